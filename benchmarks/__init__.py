@@ -1,1 +1,1 @@
-"""Side by side, in one run, in turns: speed is a ratio, never a number from another day."""
+"""Benchmarks of Penstock. Both sides of a comparison run in turns in one run, so that a result is a ratio."""

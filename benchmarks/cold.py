@@ -1,4 +1,4 @@
-"""Raw arrays from files that are not in memory: the loader against what the device gives to plain sequential reads."""
+"""Reads raw arrays from files that are not in the page cache: the loader against plain sequential reads."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ from penstock.testing import tar_bytes
 TARGET = 0.9
 SHARDS = 40
 SAMPLES = 64
-"""Per shard."""
+"""Samples per shard."""
 SHAPE = (256, 64, 64)
-"""float16: 2 MiB a sample, 5 GiB in all: long enough that the first and the last read count for little."""
+"""The shape of a float16 sample of 2 MiB. All samples have 5 GiB, so that the first and the last read matter little."""
 BATCH = 16
 READ_BYTES = 2 << 20
 ROUNDS = 5
 TRIES = 8
-"""The kernel keeps a page that somebody is just using."""
+"""Attempts to drop the pages of a file: the kernel keeps a page that is in use at that moment."""
 
 
 def measure() -> Iterator[Line]:
     with tempfile.TemporaryDirectory(dir=".") as name:
-        shards = _make(Path(name))
-        ways = _ways(shards)
-        *plain, ours = in_turns([*(partial(_read_all, shards, *way) for way in ways), lambda: _loader(shards)], ROUNDS)
-        device = max(plain, key=median)  # of the ways to ask the best; not of each round's, which would be the luckiest
-        method, in_flight = ways[plain.index(device)]
+        shards = _write_shards(Path(name))
+        variants = _read_variants(shards)
+        plain_reads = [partial(_read_all, shards, *variant) for variant in variants]
+        *plain, ours = in_turns([*plain_reads, lambda: _loader_rate(shards)], ROUNDS)
+        device = max(plain, key=median)  # the best variant over all rounds; the best of each round would be luck
+        method, in_flight = variants[plain.index(device)]
         yield Line(
             "cold files, raw arrays",
             f"{median(ours):.0f} MB/s",
@@ -52,7 +53,7 @@ def measure() -> Iterator[Line]:
         )
 
 
-def _make(folder: Path) -> list[Path]:
+def _write_shards(folder: Path) -> list[Path]:
     rng = np.random.default_rng(0)
     shards = []
     for number in range(SHARDS):
@@ -64,24 +65,24 @@ def _make(folder: Path) -> list[Path]:
         path = folder / f"raw-{number:02d}.tar"
         path.write_bytes(tar_bytes(members.items()))
         shards.append(path)
-    os.sync()  # what is still to be written cannot be forgotten
+    os.sync()  # pages that are not written yet cannot be dropped
     return shards
 
 
-def _forget(shards: list[Path]) -> None:
+def _make_cold(shards: list[Path]) -> None:
     for shard in shards:
         if not any(drop_pages(shard) for _ in range(TRIES)):
-            raise RuntimeError(f"{shard} cannot be made cold")
+            raise RuntimeError(f"the pages of {shard} cannot be dropped from the page cache")
 
 
-def _ways(shards: list[Path]) -> list[tuple[ReadMethod, int]]:
-    """To ask for large reads in order: around the page cache or through it, one and four at a time."""
+def _read_variants(shards: list[Path]) -> list[tuple[ReadMethod, int]]:
+    """Return the methods of large sequential reads: bypassing the page cache or through it, one or four at a time."""
     methods = {choose_method(shards[0], identify_storage(shards[0])), ReadMethod.DROPPED}
     return list(product(sorted(methods), (1, 4)))
 
 
 def _read_all(shards: list[Path], method: ReadMethod, in_flight: int) -> float:
-    _forget(shards)
+    _make_cold(shards)
     total = sum(shard.stat().st_size for shard in shards)
     with ThreadPoolExecutor(in_flight) as pool:
         start = time.perf_counter()
@@ -96,15 +97,15 @@ def _read_one(shard: Path, method: ReadMethod) -> None:
             file.read_into(buffer, offset, READ_BYTES)
 
 
-def _loader(shards: list[Path]) -> float:
-    """MB/s of a whole epoch, the second one: in the first, memory is touched for the first time."""
+def _loader_rate(shards: list[Path]) -> float:
+    """Return the MB/s of the second epoch. In the first one, the first use of the loader's memory costs page faults."""
     fields = {"array": penstock.Array(".npy")}
     loader = penstock.Loader(
         shards, fields, BATCH, shuffle=True, device="numpy", reading=penstock.ReadOptions(page_cache=False)
     )
     for _ in loader:
         pass
-    _forget(shards)
+    _make_cold(shards)
     start = time.perf_counter()
     delivered = sum(batch["array"].nbytes for batch in loader)
     elapsed = time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Where findings go: a terminal, JSON, or a section of docs/benchmarks.md."""
+"""Prints the results of benchmarks, as tables or as JSON, and writes them into sections of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench`, `make bench-faults`, `make bench-plan`, `make bench-train`, `make examples`, `make bench-gpu`,
-`make bench-store` and `make soak`, each with `ARGS=--write`. Both sides of a line ran in one run, in turns, the order
-rotated; the ratio is the median of the rounds' own ratios. On a GPU that holds for trainings and transforms, loaders
-that take turns stand with their own medians, and the rest is counted once. Absolute figures move from machine to
-machine.
+The sections are written by `make bench`, `make bench-faults`, `make bench-plan`, `make bench-train`, `make examples`,
+`make bench-gpu`, `make bench-store` and `make soak`, each with `ARGS=--write`. Both sides of a line ran in one run and
+in turns, and the order rotated from round to round; the ratio is the median of the ratios of the rounds. In the section
+gpu this holds for the trainings and the transform. Loaders that are compared there ran in turns too, but their ratio is
+that of their medians; the other rows were measured once. Absolute figures differ from machine to machine.
 """
 COLUMNS = ("what", "ours", "against", "ratio", "to reach", "")
 
 Finding = Line | Table
 Findings = Mapping[str, Sequence[Finding]]
-"""By the name of their section."""
+"""Results by the name of the section they belong to."""
 
 
 def lines_of(found: Findings) -> list[Line]:
+    """Return the lines of all sections, without the tables."""
     return [finding for findings in found.values() for finding in findings if isinstance(finding, Line)]
 
 
 def show(found: Findings) -> None:
+    """Print the tables, their notes and then all lines to the terminal."""
     console = Console()
     tables = [finding for findings in found.values() for finding in findings if isinstance(finding, Table)]
     for each in tables:
@@ -46,11 +48,12 @@ def show(found: Findings) -> None:
 
 
 def as_json(found: Findings) -> str:
+    """Return the lines as a JSON list; tables are left out."""
     return json.dumps([asdict(line) | {"reached": line.reached} for line in lines_of(found)], indent=2)
 
 
 def write(found: Findings) -> None:
-    """Sections that did not run stay as they are, with the machine and the day of their own; new ones come last."""
+    """Replace the sections that ran; the others keep their text, machine and date. New sections are appended."""
     written = _sections(DOCUMENT.read_text()) if DOCUMENT.exists() else {}
     written |= {name: _section(findings) for name, findings in found.items()}
     DOCUMENT.write_text(INTRODUCTION + "".join(f"\n## {name}\n\n{text}\n" for name, text in written.items()))
@@ -76,6 +79,6 @@ def _section(findings: Sequence[Finding]) -> str:
 
 
 def table_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """As GitHub reads it."""
+    """Return a table in GitHub's Markdown."""
     head = [columns, ["---"] * len(columns)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in [*head, *rows])

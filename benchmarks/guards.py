@@ -1,7 +1,7 @@
-"""What the guards cost beside the decoding they protect, for three kinds of samples.
+"""Measures the cost of the guards relative to the decoding that they protect, for three kinds of samples.
 
-Guard and decode of the same sample are timed in turn, so that a busy machine slows both. Our codecs call
-the guard themselves, so its time is taken off theirs. The target is a share under 5%.
+The guard and the decoding of the same sample are timed in turns, so that a busy machine slows both. Our codecs call the
+guard themselves, so its time is subtracted from theirs. The target is a share under 5%.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.testing.images import make_image
 
 TARGET = 0.05
 INNER_CALLS = 20
-"""A guard takes microseconds, about what reading the clock takes: several calls are timed together."""
+"""A guard takes microseconds, about as long as reading the clock, so several calls are timed together."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,15 @@ class Row:
     size_bytes: int
     guard_s: float
     decode_s: float
-    """Without the guard."""
+    """Seconds to decode without the guard."""
     share: float
-    """Guard time as part of decode time; 0.05 is the most we allow."""
+    """Guard time over decode time; at most TARGET is accepted."""
 
 
 @dataclass(frozen=True)
 class Sample:
+    """A sample with the calls that check and decode it."""
+
     name: str
     parts: tuple[memoryview, ...]
     guard: Callable[[], object]
@@ -49,7 +51,7 @@ class Sample:
 
 
 def measure(rounds: int = 100, seed: int = 1) -> list[Row]:
-    """One row per kind of sample, each from `rounds` turns."""
+    """Return one row for each kind of sample, each from so many rounds."""
     return [_measure(sample, rounds) for sample in (_sa1b(seed), _imagenet(seed), _reid(seed))]
 
 
@@ -71,7 +73,7 @@ def _timed(call: Callable[[], object], times: int) -> float:
 
 
 def _sa1b(seed: int) -> Sample:
-    """The image as a loader decodes it, shrunk on the way to a training size of 1024, and its features."""
+    """Return a sample whose image is decoded as by a loader, reduced to a training size of 1024, and its features."""
     image, features = _jpeg(1500, 2250, 75, seed), _npz(seed)
     npy = encode_npy(decode_npz(features)["features"])
 
@@ -98,12 +100,12 @@ def _reid(seed: int) -> Sample:
 
 
 def _jpeg(height: int, width: int, quality: int, seed: int) -> memoryview:
-    """A memoryview, as the loader's arena gives out."""
+    """Return a JPEG as a memoryview, the type of the views into the loader's arena."""
     return memoryview(encode_jpeg(make_image(height, width, seed), quality))
 
 
 def _npz(seed: int) -> memoryview:
-    """Smooth features, so that deflate finds something to do."""
+    """Return an NPZ with smooth features, so that deflate can compress them."""
     noise = np.random.default_rng(seed).normal(size=(256, 64, 64))
     out = io.BytesIO()
     np.savez_compressed(out, features=(np.cumsum(noise, axis=-1) / 8).astype(np.float16))
@@ -111,7 +113,7 @@ def _npz(seed: int) -> memoryview:
 
 
 def _show(rows: list[Row]) -> None:
-    table = Table(title=f"The guards' part of the decode (target: under {TARGET:.0%})")
+    table = Table(title=f"Guard time as a share of decode time (target: under {TARGET:.0%})")
     for column in ("sample", "size", "guard", "decode", "share"):
         table.add_column(column, justify="left" if column == "sample" else "right")
     for row in rows:
@@ -128,7 +130,7 @@ def _show(rows: list[Row]) -> None:
 def main() -> None:
     """Print the table, or the rows as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=100, help="turns per kind of sample")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds per kind of sample")
     parser.add_argument("--json", action="store_true", help="rows as JSON instead of a table")
     options = parser.parse_args()
     rows = measure(options.rounds)

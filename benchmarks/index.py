@@ -1,4 +1,4 @@
-"""Indexing against stdlib tarfile: both make the same table of samples and parts from the same shard."""
+"""Compares indexing with the standard library's tarfile: both make the same table of the parts of the same shard."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.shards.scan import scan_shard
 TARGET = 10.0
 ROUNDS = 9
 TURN_S = 0.1
-"""Each turn lists the shard again and again for this long: both sides get the same time to warm up."""
-SETS = {  # shards of 0.2 to 1 GB, as people make them
+"""Seconds for which a turn indexes the shard repeatedly, so that both sides have the same time to warm up."""
+SETS = {  # shards of 0.2 to 1 GB, which is a usual size
     "SA-1B-like": (430, ((".jpg", 600_000), ("_features.npz", 1_730_000))),
     "ImageNet-like": (9_000, ((".jpg", 110_000), (".cls", 3))),
     "ReID-like": (20_000, ((".jpg", 9_000), (".json", 80))),
@@ -35,26 +35,26 @@ def measure() -> Iterator[Line]:
 
 
 def _compare(name: str, path: Path, members: int) -> Line:
-    def ours() -> float:
+    def our_rate() -> float:
         return members * rate(lambda: scan_shard(path), TURN_S)
 
-    def stdlib() -> float:
+    def tarfile_rate() -> float:
         return members * rate(lambda: _index_with_tarfile(path), TURN_S)
 
     assert _as_dict(scan_shard(path)) == _index_with_tarfile(path)
-    mine, theirs = in_turns([ours, stdlib], ROUNDS)
+    ours, other = in_turns([our_rate, tarfile_rate], ROUNDS)
     return Line(
         f"index {name} ({members} members)",
-        f"{median(mine):,.0f} members/s",
-        f"tarfile: {median(theirs):,.0f}",
-        median_ratio(mine, theirs),
+        f"{median(ours):,.0f} members/s",
+        f"tarfile: {median(other):,.0f}",
+        median_ratio(ours, other),
         TARGET,
         "at least",
     )
 
 
 def _index_with_tarfile(path: Path) -> dict[str, dict[str, tuple[int, int]]]:
-    """The same table, made as one would with the standard library."""
+    """Return the table of {key: {suffix: (offset, length)}}, made with the standard library."""
     samples: dict[str, dict[str, tuple[int, int]]] = {}
     with tarfile.open(path, "r:") as tar:
         for member in tar:

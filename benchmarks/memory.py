@@ -1,4 +1,4 @@
-"""What a loader really takes when it is given 512 MiB: arena, slabs and workers together, counted by the kernel."""
+"""Measures the memory of a loader with a budget of 512 MiB: arena, slabs and workers, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ BATCH = 8
 
 
 def measure() -> Iterator[Line]:
-    """In a process of its own, so that nothing of ours was there before."""
+    """Run a loader in a fresh process, in which nothing of Penstock has been used before."""
     with tempfile.TemporaryDirectory() as name:
         make_shards(Path(name), SA1B, samples=SAMPLES, shards=4)
-        answer = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "benchmarks.memory", name], check=True, capture_output=True, text=True
         )
-    taken = int(answer.stdout)
+    used = int(done.stdout)
     yield Line(
         f"peak memory with a budget of {BUDGET >> 20} MiB",
-        f"{taken / (1 << 20):.0f} MiB",
+        f"{used / (1 << 20):.0f} MiB",
         f"the budget: {BUDGET >> 20} MiB",
-        taken / BUDGET,
+        used / BUDGET,
         1.0,
         "at most",
     )
 
 
 def _run(folder: Path) -> int:
-    """Bytes above what a process that has torch and the decoders has anyway; pages shared with workers count once."""
+    """Return the bytes in addition to those of a process that has imported torch and the decoders.
+
+    Pages that are shared with workers count once.
+    """
     import torch
 
     torch.zeros(1)

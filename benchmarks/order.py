@@ -1,4 +1,7 @@
-"""How good a shuffle is: ours, webdataset's buffer in the same memory, a full shuffle, none. No data is read."""
+"""Compares the quality of shuffles: Penstock's, webdataset's buffer in the same memory, a full shuffle and none.
+
+Only the orders are computed; no data is read.
+"""
 
 from __future__ import annotations
 
@@ -13,46 +16,46 @@ from benchmarks.result import Line, Table
 from penstock.core.types import Ids
 from penstock.data.order.blocks import BlockTable, cut_blocks
 from penstock.data.order.shuffle import epoch_order
-from penstock.data.sources.shards import BLOCK_BYTES
-from penstock.options import LANES
+from penstock.options import BLOCK_BYTES, LANES
 
 SHARDS, PER_SHARD, SAMPLE_BYTES = 1000, 1281, 110_000
 DECODED_BYTES = 3 * 224 * 224
-"""What a sample becomes: a buffer behind the decoder holds this much of each."""
+"""Bytes of a decoded sample, which a shuffle buffer behind the decoder has to hold."""
 BATCH = 256
-FULL_TRAVEL = 1 / 3
-"""The mean distance of two random places, as a share of all."""
-TRAVEL_TARGET = 0.99
+DISPLACEMENT_TARGET = 0.99
 SHARDS_TARGET = 10.0
-NOTE = """\
-Travel is how far a sample goes from its place in the shards, as a share of the epoch: a third in a full shuffle, and
-in any order that deals shards or blocks out at random. What tells shuffles apart is the company a sample keeps in its
-batch. A buffer that follows a stream of shards mixes the few shards that pass through it together; lanes mix as many
-random places of the dataset as there are lanes, in the same memory, and read each in one piece. The price: a batch has
-about four samples of each block in use, so of pairs from one block it has somewhat more than a buffer lets through."""
+NOTE = (
+    "Displacement is the mean distance between a sample's position in the epoch and its position in the shards, as a "
+    "share of the epoch: one third in a full shuffle, and in any order that deals out shards or blocks at random. "
+    "Shuffles differ in which samples share a batch. A buffer that follows a stream of shards mixes the few shards "
+    "that pass through it together. Lanes mix as many random places of the dataset as there are lanes, in the same "
+    "memory, and read each place as one block. In return a batch has about four samples of each block in use, so that "
+    "it has somewhat more pairs from one block than with a buffer."
+)
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What is to be seen of an order."""
+    """Measures of an order."""
 
-    travel: float
-    """How far a sample goes from its place in the shards, as a share of the epoch."""
+    displacement: float
+    """Mean distance between the positions in the epoch and in the shards, as a share of the epoch."""
     shards_per_batch: float
     same_shard: float
-    """The share of pairs in a batch that lie in one shard."""
+    """Share of the pairs in a batch whose samples are from one shard."""
     same_block: float
+    """Share of the pairs in a batch whose samples are from one block."""
 
 
 def imagenet_like() -> BlockTable:
-    """1.28 million samples in 1000 shards; only their sizes."""
+    """Return the blocks of 1.28 million samples in 1000 shards, of which only the sizes are made."""
     rng = np.random.default_rng(0)
     sizes = [(SAMPLE_BYTES * rng.lognormal(-0.125, 0.5, PER_SHARD)).astype(np.int64) for _ in range(SHARDS)]
     return cut_blocks(sizes, [False] * SHARDS, BLOCK_BYTES)
 
 
 def webdataset_order(samples: int, buffer: int) -> Ids:
-    """Shards in random order, then webdataset's own buffer, over the samples' numbers."""
+    """Return the sample numbers in the order of shuffled shards and webdataset's own buffer."""
     rng = random.Random(0)
     shards = list(range(SHARDS))
     rng.shuffle(shards)
@@ -61,54 +64,58 @@ def webdataset_order(samples: int, buffer: int) -> Ids:
 
 
 def judge(order: Ids, blocks: BlockTable) -> Quality:
-    """All but the last, shorter batch."""
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    travel = np.abs(place - np.arange(len(order))).mean() / len(order)
+    """Measure an order; a last, shorter batch is left out."""
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    displacement = np.abs(position - np.arange(len(order))).mean() / len(order)
     batches = order[: len(order) // BATCH * BATCH].reshape(-1, BATCH)
     of_block = np.searchsorted(blocks.first_samples, batches, side="right") - 1
     of_shard = blocks.shards[of_block]
     distinct = 1 + (np.diff(np.sort(of_shard, axis=1), axis=1) != 0).sum(axis=1)
-    return Quality(float(travel), float(distinct.mean()), _same(of_shard), _same(of_block))
+    return Quality(float(displacement), float(distinct.mean()), _same(of_shard), _same(of_block))
 
 
 def _same(groups: Ids) -> float:
-    """The share of pairs in a row that are of one group."""
+    """Return the share of pairs within a row that belong to one group."""
     numbers = groups + np.arange(len(groups))[:, None] * (int(groups.max()) + 1)
     counts = np.unique(numbers, return_counts=True)[1].astype(np.float64)
     return float((counts * (counts - 1)).sum() / (len(groups) * BATCH * (BATCH - 1)))
 
 
 def orders() -> dict[str, Quality]:
-    """By name. The buffer has the memory of our blocks in use; and, to be fair, of the arena, which reads ahead."""
+    """Return the quality of each order by name.
+
+    webdataset's buffer is given the memory of our blocks in use. It is also given twice that, because our arena also
+    holds blocks that are read ahead.
+    """
     blocks = imagenet_like()
     samples = int(blocks.first_samples[-1])
     memory = LANES * BLOCK_BYTES
-    contestants = {
+    by_name = {
         "full shuffle": np.random.default_rng(0).permutation(samples),
         f"ours: {LANES} lanes, blocks of {BLOCK_BYTES >> 20} MiB": epoch_order(blocks, seed=0, epoch=0),
         _buffer_name(memory): webdataset_order(samples, memory // SAMPLE_BYTES),
         _buffer_name(2 * memory): webdataset_order(samples, 2 * memory // SAMPLE_BYTES),
         "no shuffle": np.arange(samples),
     }
-    return {name: judge(order, blocks) for name, order in contestants.items()}
+    return {name: judge(order, blocks) for name, order in by_name.items()}
 
 
 def _buffer_name(memory: int) -> str:
     samples = memory // SAMPLE_BYTES
     decoded = samples * DECODED_BYTES >> 20
-    return f"webdataset: {samples} samples, {memory >> 20} MiB ({decoded} behind the decoder)"
+    return f"webdataset: buffer of {samples} samples, {memory >> 20} MiB ({decoded} MiB if decoded)"
 
 
 def measure() -> Iterator[Line | Table]:
     found = orders()
     full, ours, buffer, *_ = found.values()
     yield Line(
-        "shuffle: how far samples travel, of an epoch",
-        f"{ours.travel:.3f}",
-        f"full shuffle: {full.travel:.3f}",
-        ours.travel / full.travel,
-        TRAVEL_TARGET,
+        "shuffle: mean displacement, as a share of the epoch",
+        f"{ours.displacement:.3f}",
+        f"full shuffle: {full.displacement:.3f}",
+        ours.displacement / full.displacement,
+        DISPLACEMENT_TARGET,
         "at least",
     )
     yield Line(
@@ -120,8 +127,14 @@ def measure() -> Iterator[Line | Table]:
         "at least",
     )
     rows: list[tuple[str, ...]] = [
-        (name, f"{q.travel:.3f}", f"{q.shards_per_batch:.1f}", f"{q.same_shard:.2%}", f"{q.same_block:.2%}")
-        for name, q in found.items()
+        (
+            name,
+            f"{each.displacement:.3f}",
+            f"{each.shards_per_batch:.1f}",
+            f"{each.same_shard:.2%}",
+            f"{each.same_block:.2%}",
+        )
+        for name, each in found.items()
     ]
-    columns = ("order", "travel", f"shards per {BATCH}", "pairs of one shard", "pairs of one block")
+    columns = ("order", "displacement", f"shards per {BATCH}", "pairs from one shard", "pairs from one block")
     yield Table(f"{SHARDS * PER_SHARD:,} samples in {SHARDS} shards", columns, rows, NOTE)

@@ -1,10 +1,12 @@
-"""What watching costs the training: microseconds per step on the main thread, and their share of a step of 10 ms.
+"""Measures what watching costs a training: microseconds per step on the main thread, and the share of a 10 ms step.
 
-A training with and without all that `penstock run` puts into a process, in two processes that take turns, forked from
-one so that their memory lies alike. Of a turn the mean counts: of short steps one in 32 has its phases looked at, which
-costs many times what the others do, and a turn has one of those. Of the turns the median counts: the machine has its
-moments. Putting it in and taking it out of one process would measure how the interpreter takes changes;
-processes that run one after the other differ by more than what is measured.
+A training with everything that `penstock run` adds to a process and the same training without it run in two processes,
+which take turns. Both are forked from one process, so that their memory layout is the same. A turn counts with the mean
+of its steps: of short steps, one in 32 is profiled (its phases are timed), which costs many times more than the other
+steps, and a turn contains one of those. Over the turns the median counts, because the machine is slow at times.
+
+Adding and removing the hooks in a single process would measure how the interpreter adapts to changed code. Processes
+that run one after the other differ by more than the cost that is measured.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.result import Line, in_turns, rate
-from penstock.watcher.step_sampling import BLOCK, YOUNG
+from penstock.watcher.step_sampling import FIRST_OF_LOADER, INTERVAL
 
 SUBMODULES = 50
-TURN = BLOCK
-"""Steps, of both kinds as they come."""
+TURN = INTERVAL
+"""Steps of a turn: one that is profiled, and those that are not."""
 TURNS = 50
-WARM_UP = 2 * YOUNG // TURN
-"""Turns that do not count: the first steps of a run are all looked at, look for modules, and the interpreter learns."""
+WARM_UP = 2 * FIRST_OF_LOADER // TURN
+"""Turns that do not count. The first steps of a run are all profiled and search for modules, and the interpreter
+specialises its code."""
 ROUNDS = 5
 WATCH_ROUNDS = 25
 STEP_S = 0.010
@@ -41,10 +44,10 @@ SHARE = 0.01
 
 
 def measure() -> Iterator[Line]:
-    for step_s, what in ((0.0, "steps back to back"), (STEP_S, "steps of 10 ms")):
+    for step_s, description in ((0.0, "steps back to back"), (STEP_S, "steps of 10 ms")):
         pairs = [_in_child(step_s) for _ in range(ROUNDS)]
         plain, extra = (median(numbers) for numbers in zip(*pairs, strict=True))
-        yield _extra(f"penstock run, 50 submodules, {what}: extra µs per step, mean", plain, extra)
+        yield _extra(f"penstock run, 50 submodules, {description}: extra µs per step, mean", plain, extra)
     yield Line("penstock run: share of a step of 10 ms", f"{extra / STEP_S:.2%}", "", extra / STEP_S, SHARE, "at most")
     with tempfile.TemporaryDirectory() as folder:
         bare, watched = in_turns([_bare, lambda: _watched(Path(folder, "watch.jsonl"))], WATCH_ROUNDS)
@@ -59,14 +62,17 @@ def _extra(what: str, plain_s: float, extra_s: float) -> Line:
 
 
 def _in_child(step_s: float) -> tuple[float, float]:
-    """A fresh process's answer: CPU-seconds per step without us, and what watching adds to them."""
+    """Compare in a fresh process; return CPU seconds per step without watching, and the seconds that watching adds."""
     command = [sys.executable, "-m", "benchmarks.overhead", str(step_s)]
     plain, extra = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-2:]
     return float(plain), float(extra)
 
 
 def _compare(step_s: float) -> tuple[float, float]:
-    """The medians over the turns of their means; a slow moment of the machine strikes both sides of one."""
+    """Return the medians, over the turns, of the mean without watching and of the difference within a turn.
+
+    If the machine is slow for a moment, both sides of a turn are.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -74,10 +80,10 @@ def _compare(step_s: float) -> tuple[float, float]:
     fork = multiprocessing.get_context("fork")
     sides = []
     for watched in (False, True):
-        ours, theirs = fork.Pipe()
-        process = fork.Process(target=_train, args=(watched, rounds, theirs))
+        parent_end, child_end = fork.Pipe()
+        process = fork.Process(target=_train, args=(watched, rounds, child_end))
         process.start()
-        sides.append((process, ours))
+        sides.append((process, parent_end))
     turns = [[_turn(pipe) for _, pipe in sides] for _ in range(TURNS)][WARM_UP:]
     for process, pipe in sides:
         pipe.send("end")
@@ -87,12 +93,12 @@ def _compare(step_s: float) -> tuple[float, float]:
 
 def _turn(pipe: Connection) -> float:
     pipe.send("go")
-    taken: list[float] = pipe.recv()
-    return fmean(taken)
+    steps_s: list[float] = pipe.recv()
+    return fmean(steps_s)
 
 
 def _train(watched: bool, rounds: int, pipe: Connection) -> None:
-    """Tells the CPU-seconds of the main thread for each step; the work that fills it up is not counted."""
+    """Train, and send the main thread's CPU seconds of each step; the work that fills the step up is not counted."""
     import torch
     from torch import nn
 
@@ -102,14 +108,14 @@ def _train(watched: bool, rounds: int, pipe: Connection) -> None:
     model = nn.Sequential(nn.Linear(4, 1), *(nn.Identity() for _ in range(SUBMODULES - 1)))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     x = torch.zeros(1, 4)
-    # arrays, not tensors: those come through a socket, which costs more and varies more than what is measured
+    # arrays instead of tensors: a tensor comes through a socket, which costs and varies more than the watching
     loader: Iterable[Any] = torch.utils.data.DataLoader(
         range(TURN * TURNS),  # type: ignore[arg-type]
         num_workers=1,
         prefetch_factor=TURN,
         collate_fn=np.array,
     )
-    taken: list[float] = []
+    steps_s: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         watching = WatchedRun(Path(folder, "run.jsonl")) if watched else None
         if watching is not None:
@@ -121,11 +127,11 @@ def _train(watched: bool, rounds: int, pipe: Connection) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            taken.append(time.thread_time() - since)
+            steps_s.append(time.thread_time() - since)
             _work(rounds)
-            if len(taken) == TURN:
-                pipe.send(taken)
-                taken = []
+            if len(steps_s) == TURN:
+                pipe.send(steps_s)
+                steps_s = []
                 pipe.recv()
                 _stay_on_one_core()
             since = time.thread_time()
@@ -134,13 +140,13 @@ def _train(watched: bool, rounds: int, pipe: Connection) -> None:
 
 
 def _stay_on_one_core() -> None:
-    """This thread, on the same core as the other side's: cores differ."""
+    """Bind this thread to the core that the other side uses too, because cores differ."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def _work(rounds: int) -> None:
-    """An amount, not a wait for the clock, so that nothing hides in it."""
+    """Do a fixed amount of work. If it waited for a time instead, the cost of watching could vanish in the wait."""
     for _ in range(rounds):
         sum(range(1000))
 

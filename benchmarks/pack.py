@@ -1,4 +1,4 @@
-"""Packing loose files against the bare work on the same cores, and the memory of a pack as the data grows."""
+"""Compares packing of loose files with the bare conversion on the same cores, and its memory for two sizes of data."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from benchmarks.result import Line, in_turns, median_ratio, seconds
 from penstock.core.cores import usable_cores
 from penstock.shards.pack.convert import convert_parts
 from penstock.shards.pack.options import PackOptions
-from penstock.shards.pack.plan import make_plan
+from penstock.shards.pack.plan import PackPlan, make_plan
 from penstock.shards.pack.run import pack
 from penstock.shards.pack.sources import find_pack_sources
 from penstock.testing import SA1B, sample_parts
 
 TARGET = 0.85
 MEMORY_TARGET = 1.15
-"""Four times the data may cost at most this much of the peak memory of a worker."""
+"""Largest accepted ratio of a process's peak memory with four times the data to that with the data."""
 DISTINCT = 48
+"""Number of different samples; the others are hard links to them."""
 SAMPLES = 768
 ROUNDS = 3
 OPTIONS = PackOptions(arrays="raw", image_size=1024, shard_bytes=48 << 20)
@@ -37,8 +38,8 @@ def measure() -> Iterator[Line]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         parts = [sample_parts(SA1B, number) for number in range(DISTINCT)]
-        _lay_out(folder / "loose", parts, SAMPLES)
-        bare, packed = in_turns([lambda: _bare(parts, SAMPLES), lambda: _pack(folder)], ROUNDS)
+        write_loose_files(folder / "loose", parts, SAMPLES)
+        bare, packed = in_turns([lambda: _conversion_rate(parts, SAMPLES), lambda: pack_rate(folder)], ROUNDS)
         yield Line(
             f"pack SA-1B-like loose files ({SAMPLES} samples)",
             f"{median(packed):.0f} samples/s",
@@ -58,8 +59,8 @@ def measure() -> Iterator[Line]:
         )
 
 
-def _lay_out(folder: Path, parts: list[dict[str, bytes]], samples: int) -> None:
-    """Distinct samples once, the others as hard links: the packer cannot tell."""
+def write_loose_files(folder: Path, parts: list[dict[str, bytes]], samples: int) -> None:
+    """Write the distinct samples once, and the others as hard links, which the packer reads like files of their own."""
     folder.mkdir()
     for number in range(samples):
         for suffix, data in parts[number % len(parts)].items():
@@ -70,10 +71,10 @@ def _lay_out(folder: Path, parts: list[dict[str, bytes]], samples: int) -> None:
                 os.link(folder / f"sa_{number % len(parts):06d}{suffix}", path)
 
 
-def _pack(folder: Path) -> float:
-    """Samples per second of the whole command's work: plan, processes' start, reading, writing, fsync."""
+def pack_rate(folder: Path) -> float:
+    """Return the samples per second of the whole command: plan, start of the processes, reading, writing, fsync."""
     shutil.rmtree(folder / "packed", ignore_errors=True)
-    os.sync()  # the other contestant wrote nothing: our own earlier round must not weigh on this one
+    os.sync()  # the bare conversion writes nothing, and the writes of an earlier round must not slow this one
     return SAMPLES / seconds(lambda: _run(folder / "loose", folder / "packed"))
 
 
@@ -82,22 +83,22 @@ def _run(src: Path, dst: Path) -> None:
     assert packed == len(list(src.glob("*.jpg")))
 
 
-def _plan(src: Path) -> object:
+def _plan(src: Path) -> PackPlan:
     return make_plan(list(find_pack_sources(str(src), OPTIONS)), OPTIONS)
 
 
-def _bare(parts: list[dict[str, bytes]], samples: int) -> float:
-    """What the cores can do with nothing around it: samples in memory, no files, processes already warm."""
+def _conversion_rate(parts: list[dict[str, bytes]], samples: int) -> float:
+    """Return the samples per second of the conversion alone: samples in memory, no files, processes already warm."""
     cores = usable_cores()
     pipes, processes = [], []
     for _ in range(cores):
-        ours, theirs = _spawn.Pipe()
-        process = _spawn.Process(target=_convert_many, args=(theirs, parts, samples // cores))
+        parent_end, child_end = _spawn.Pipe()
+        process = _spawn.Process(target=_convert_many, args=(child_end, parts, samples // cores))
         process.start()
-        pipes.append(ours)
+        pipes.append(parent_end)
         processes.append(process)
     for pipe in pipes:
-        pipe.recv()  # warm
+        pipe.recv()  # "warm"
     start = time.perf_counter()
     for pipe in pipes:
         pipe.send("go")
@@ -119,17 +120,17 @@ def _convert_many(pipe: Connection, parts: list[dict[str, bytes]], count: int) -
 
 
 def _peak_memory(folder: Path, parts: list[dict[str, bytes]], samples: int) -> int:
-    """The largest resident size, in KiB, of any process of a pack of that many samples."""
+    """Return the largest resident size, in KiB, of any process that packs so many samples."""
     src = folder / f"loose-{samples}"
-    _lay_out(src, parts, samples)
-    ours, theirs = _spawn.Pipe()
-    process = _spawn.Process(target=_pack_and_tell, args=(theirs, src, folder / f"packed-{samples}"))
+    write_loose_files(src, parts, samples)
+    parent_end, child_end = _spawn.Pipe()
+    process = _spawn.Process(target=_pack_and_send_peak, args=(child_end, src, folder / f"packed-{samples}"))
     process.start()
-    peak = int(ours.recv())
+    peak = int(parent_end.recv())
     process.join()
     return peak
 
 
-def _pack_and_tell(pipe: Connection, src: Path, dst: Path) -> None:
+def _pack_and_send_peak(pipe: Connection, src: Path, dst: Path) -> None:
     _run(src, dst)
-    pipe.send(max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    pipe.send(max(resource.getrusage(of).ru_maxrss for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))

@@ -1,8 +1,8 @@
-"""What it costs a rank to have a loader at all, on one rank and on eight of one machine.
+"""Measures the fixed cost of a rank's loader, with one rank and with eight ranks on one machine.
 
-The fixed cost of a rank is the CPU time, of its threads and worker processes together, from before `Loader(…)` to its
-first batch, less what decoding took: the index (walked where there is none, else read), the order, the plan, arena,
-slabs, workers. Ranks are forked from a process that has imported everything and begin together.
+The fixed cost of a rank is the CPU time of its threads and worker processes, from before `Loader(…)` to its first
+batch, without the time for decoding. It contains the index (built by a scan, or read if it exists), the order, the
+plan, arena, slabs and workers. The ranks are forked from a process that has imported everything, and begin together.
 """
 
 from __future__ import annotations
@@ -28,20 +28,23 @@ TARGET = 1.2
 RANKS = 8
 ROUNDS = 7
 SHARDS, SAMPLES = 64, 1500
-"""Of an ImageNet-like set, 10 GB of it, as holes."""
+"""The size of an ImageNet-like dataset of 10 GB, written as sparse files."""
 PARTS = ((".jpg", 110_000), (".cls", 3))
 BATCH = 64
-"""Over all ranks."""
-NOTE = """\
-CPU seconds of one rank from before `Loader(…)` to its first batch, decoding left out, mean over the ranks; wall is
-until the last rank has its batch. *Not indexed*: no shard has an index yet. *Indexed*: all have one, and every rank
-reads them. A rank with more than one core sets worker processes going, one of eight on few cores decodes in a thread;
-the last line has a thread on both sides. Eight ranks on fewer cores wait for each other's turn: their wall time says
-what the machine has, their CPU time what a rank needs."""
+"""Samples of a batch over all ranks."""
+NOTE = (
+    "CPU seconds of one rank from before `Loader(…)` to its first batch without decoding, mean over the ranks. Wall is "
+    "the time until the last rank has its batch. *Not indexed*: no shard has an index yet. *Indexed*: all shards have "
+    "one, and every rank reads them. A rank with more than one core starts worker processes, and one of eight ranks on "
+    "few cores decodes in a thread; in the last line both sides use a thread. Eight ranks on fewer cores wait for each "
+    "other, so their wall time depends on the machine, while their CPU time is what a rank needs."
+)
 
 
 @dataclass(frozen=True)
 class Case:
+    """One situation in which the cost is measured."""
+
     what: str
     indexed: bool
     settings: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +62,7 @@ CASES = (
 
 
 class Cost:
-    """Of one rank on average: CPU seconds; and wall seconds until the last one had its batch."""
+    """The mean CPU seconds of a rank, and the wall seconds until the last rank had its first batch."""
 
     def __init__(self, ranks: list[dict[str, float]]) -> None:
         self.cpu_s = mean(rank["cpu_s"] for rank in ranks)
@@ -72,7 +75,7 @@ def measure() -> Iterator[Line | Table]:
         for number in range(SHARDS):
             names = ((f"{number:03d}{sample:05d}{suffix}", size) for sample in range(SAMPLES) for suffix, size in PARTS)
             sparse_shard(folder / f"shard-{number:03d}.tar", names)
-        penstock.Loader  # noqa: B018 (imports it, for all that are forked)
+        penstock.Loader  # noqa: B018 (imports the class before the ranks are forked)
         rows = []
         for case in CASES:
             line, row = _compare(folder, case)
@@ -93,7 +96,7 @@ def _compare(folder: Path, case: Case) -> tuple[Line, tuple[str, ...]]:
         walls[ranks].append(found.wall_s)
         return found.cpu_s
 
-    cost_of(1)  # the first one finds nothing in the page cache
+    cost_of(1)  # the first run finds nothing in the page cache, so it does not count
     walls[1].clear()
     eight, one = in_turns([lambda: cost_of(RANKS), lambda: cost_of(1)], ROUNDS)
     line = Line(
@@ -109,17 +112,17 @@ def _compare(folder: Path, case: Case) -> tuple[Line, tuple[str, ...]]:
 
 
 def _job(folder: Path, ranks: int, settings: dict[str, Any]) -> Cost:
-    """Ranks that begin when all are there."""
+    """Start the ranks, let them begin at the same time, and return their cost."""
     begin_out, begin_in = os.pipe()
     answers = [
         _fork({"RANK": rank, "WORLD_SIZE": ranks}, folder, settings, (begin_out, begin_in)) for rank in range(ranks)
     ]
     os.close(begin_out)
-    os.close(begin_in)  # nobody has it open any more: all of them see the end, and begin
+    os.close(begin_in)  # the last open write end: every rank now reads the end of the pipe, and begins
     found = []
     for pid, answer in answers:
-        with open(answer) as told:
-            found.append(json.loads(told.read()))
+        with open(answer) as report:
+            found.append(json.loads(report.read()))
         os.waitpid(pid, 0)
     return Cost(found)
 
@@ -132,7 +135,7 @@ def _fork(place: dict[str, int], folder: Path, settings: dict[str, Any], begin: 
         return pid, answer_out
     try:
         os.close(begin[1])
-        os.environ |= {f"{on}{name}": str(number) for on in ("", "LOCAL_") for name, number in place.items()}
+        os.environ |= {f"{prefix}{name}": str(number) for prefix in ("", "LOCAL_") for name, number in place.items()}
         os.environ["PENSTOCK_CACHE"] = str(folder)
         os.read(begin[0], 1)
         os.write(answer_in, json.dumps(_rank(folder, settings)).encode())
@@ -149,11 +152,11 @@ def _rank(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
     next(iter(loader))
     wall_s = time.perf_counter() - began
     decoding_s = loader.stats().engine.decoding_s
-    loader.close()  # its workers end, and count
+    loader.close()  # ends the workers, whose CPU time counts only then
     return {"cpu_s": _cpu_s() - before_s - decoding_s, "wall_s": wall_s}
 
 
 def _cpu_s() -> float:
-    """Of this process and of children that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    """Return the CPU seconds of this process and of the child processes that have ended."""
+    used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)

@@ -1,4 +1,4 @@
-"""Packing on a Ray of this machine alone, against packing with worker processes: the same tasks, cores and bytes."""
+"""Compares packing on a local Ray cluster with packing in worker processes: the same tasks, cores and bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ ROUNDS = 5
 def measure() -> Iterator[Line | Table]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        pack._lay_out(folder / "loose", [sample_parts(SA1B, number) for number in range(pack.DISTINCT)], pack.SAMPLES)
+        pack.write_loose_files(
+            folder / "loose", [sample_parts(SA1B, number) for number in range(pack.DISTINCT)], pack.SAMPLES
+        )
         start = time.perf_counter()
         with join_cluster(LOCAL) as cluster:
             started_s = time.perf_counter() - start
@@ -30,23 +32,25 @@ def measure() -> Iterator[Line | Table]:
             start = time.perf_counter()
             list(runner(len, [""] * cluster.cpus))
             warm_s = time.perf_counter() - start
-            here, there = in_turns([lambda: pack._pack(folder), lambda: _pack_there(folder, runner)], ROUNDS)
+            with_processes, with_ray = in_turns(
+                [lambda: pack.pack_rate(folder), lambda: _pack_with_ray(folder, runner)], ROUNDS
+            )
     yield Line(
-        f"pack {pack.SAMPLES} SA-1B-like samples on a Ray of one node",
-        f"{median(there):.0f} samples/s",
-        f"worker processes: {median(here):.0f}",
-        median_ratio(there, here),
+        f"pack {pack.SAMPLES} SA-1B-like samples on Ray, one node",
+        f"{median(with_ray):.0f} samples/s",
+        f"worker processes: {median(with_processes):.0f}",
+        median_ratio(with_ray, with_processes),
         TARGET,
         "at least",
     )
     yield Table(
-        "what a Ray of one's own costs before the first task",
+        "Start of a local Ray cluster before the first task",
         ("what", "seconds"),
         [("Ray imported and started", f"{started_s:.1f}"), ("its workers started", f"{warm_s:.1f}")],
-        "Once, and not in the figures above; a cluster that runs already is joined in less.",
+        "These times occur once and are not part of the figures above; joining a running cluster takes less time.",
     )
 
 
-def _pack_there(folder: Path, runner: RayRunner) -> float:
+def _pack_with_ray(folder: Path, runner: RayRunner) -> float:
     with use_task_runner(runner):
-        return pack._pack(folder)
+        return pack.pack_rate(folder)

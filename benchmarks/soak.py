@@ -1,6 +1,7 @@
-"""`make soak`: half an hour of epochs, broken passes, resumes and killed workers. Nothing may grow.
+"""Runs half an hour of complete and interrupted epochs, resumes and killed workers, and checks that nothing grows.
 
-Samples are taken between passes; the medians of the second tenth and of the last are compared (the first is warm-up).
+`make soak`. Memory, files, threads and processes are measured between epochs. The medians of the second and of the last
+tenth of the measurements are compared; the first tenth is warm-up.
 """
 
 from __future__ import annotations
@@ -29,110 +30,119 @@ from benchmarks.result import Line, Table
 from penstock.testing import IMAGENET, make_shards
 
 GROWTH_MB = 16
-"""What counts as no growth of memory: below it, allocators breathe."""
+"""Growth of memory that is accepted: allocators vary by less than this."""
 NOTE = (
-    "Epochs that end as they do in life: whole, broken off, resumed, with a worker killed. After each, one whole "
-    "epoch, then a look."
+    "The epochs end as in practice: complete, interrupted, interrupted and resumed, or with a killed worker. After "
+    "each of them, one complete epoch runs, and then the process is measured."
 )
 
 
 @dataclass(frozen=True)
-class Look:
-    """Pages of libraries are left out: whether they count as our own depends on what other programs run just now."""
+class Usage:
+    """Memory, files, threads and processes in use.
+
+    Pages of libraries are left out, because their share of this process depends on the other programs that run.
+    """
 
     own_memory_bytes: int
-    """Anonymous pages of this process: heap, stacks, everything that malloc ever took."""
+    """Anonymous pages of this process: heap, stacks, everything that malloc has taken."""
     tree_memory_bytes: int
-    """The same of all workers too, and the arena and the slabs."""
+    """Anonymous pages of this process and its workers, and shared memory (the arena and the slabs)."""
     files: int
     threads: int
     processes: int
 
 
-def look() -> Look:
+def measure_usage() -> Usage:
     gc.collect()
-    us = psutil.Process()
-    children = us.children(recursive=True)
-    own = pages(us.pid)
+    process = psutil.Process()
+    children = process.children(recursive=True)
+    own = memory_by_kind(process.pid)
     tree = Counter(own)
     for child in children:
-        with suppress(OSError):  # it has just gone
-            tree.update(pages(child.pid))
-    return Look(
-        own["Pss_Anon"], tree["Pss_Anon"] + tree["Pss_Shmem"], us.num_fds(), threading.active_count(), len(children)
+        with suppress(OSError):  # the child has just ended
+            tree.update(memory_by_kind(child.pid))
+    return Usage(
+        own["Pss_Anon"],
+        tree["Pss_Anon"] + tree["Pss_Shmem"],
+        process.num_fds(),
+        threading.active_count(),
+        len(children),
     )
 
 
-def pages(pid: int) -> dict[str, int]:
-    """Proportional shares by kind, in bytes."""
+def memory_by_kind(pid: int) -> dict[str, int]:
+    """Return the proportional share of the process in each kind of memory (PSS), in bytes."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     named = (line.split() for line in lines if line.startswith("Pss_"))
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in named}
 
 
-def one_pass(loader: penstock.Loader, dice: random.Random) -> str:
-    """A whole epoch, or one that ends as they do in life."""
-    kind = dice.choice(["whole", "whole", "break", "resume", "kill"])
-    last = len(loader) if kind == "whole" else dice.randrange(1, len(loader))
+def run_epoch(loader: penstock.Loader, rng: random.Random) -> str:
+    """Run an epoch whose end is chosen at random, and return the kind of its end."""
+    kind = rng.choice(["complete", "complete", "interrupted", "resumed", "with a killed worker"])
+    last = len(loader) if kind == "complete" else rng.randrange(1, len(loader))
     for number, _ in enumerate(loader, 1):
         if number == last:
             break
-    if kind == "resume":
+    if kind == "resumed":
         state = loader.state_dict()
         loader.load_state_dict(state)
         for _ in loader:
             pass
-    if kind == "kill":
-        passes = iter(loader)
-        next(passes)
+    if kind == "with a killed worker":
+        batches = iter(loader)
+        next(batches)
         workers = psutil.Process().children()
         if workers:
-            os.kill(dice.choice(workers).pid, signal.SIGKILL)
-        for _ in passes:
+            os.kill(rng.choice(workers).pid, signal.SIGKILL)
+        for _ in batches:
             pass
     return kind
 
 
-def soak(folder: Path, minutes: float) -> tuple[list[Look], Counter[str]]:
-    dice = random.Random(0)
+def soak(folder: Path, minutes: float) -> tuple[list[Usage], Counter[str]]:
+    """Run epochs for so many minutes; return the measurements and the number of epochs by kind."""
+    rng = random.Random(0)
     shards = make_shards(folder, IMAGENET, shards=4, samples=512, scale=0.5)
-    fields_of = {"image": penstock.Image(".jpg", size=112, fit="crop"), "label": penstock.Label(".cls")}
+    batch_fields = {"image": penstock.Image(".jpg", size=112, fit="crop"), "label": penstock.Label(".cls")}
     loader = penstock.Loader(
-        shards, fields_of, 32, shuffle=True, num_workers=2, engine=penstock.EngineOptions(memory_bytes=512 << 20)
+        shards, batch_fields, 32, shuffle=True, num_workers=2, engine=penstock.EngineOptions(memory_bytes=512 << 20)
     )
-    looks, kinds = [], Counter[str]()
+    measurements, kinds = [], Counter[str]()
     end = time.monotonic() + 60 * minutes
     while time.monotonic() < end:
-        kinds[one_pass(loader, dice)] += 1
-        for _ in loader:  # so that every look finds the same: an engine that has just finished a pass
+        kinds[run_epoch(loader, rng)] += 1
+        for _ in loader:  # every measurement then finds the engine in the same state: after a complete epoch
             pass
-        looks.append(look())
+        measurements.append(measure_usage())
     loader.close()
-    return looks, kinds
+    return measurements, kinds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--write", action="store_true", help="write the section into docs/benchmarks.md")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        looks, kinds = soak(Path(name), wanted.minutes)
-    passes = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    title = f"{wanted.minutes:g} minutes, {len(looks)} looks between passes"
-    found: dict[str, list[Finding]] = {"soak": [*growth(looks), Table(title, ("passes",), [(passes,)], NOTE)]}
+        measurements, kinds = soak(Path(name), options.minutes)
+    epochs = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    title = f"{options.minutes:g} minutes, {len(measurements)} measurements between epochs"
+    found: dict[str, list[Finding]] = {"soak": [*growth(measurements), Table(title, ("epochs",), [(epochs,)], NOTE)]}
     show(found)
-    if wanted.write:
+    if options.write:
         write(found)
     sys.exit(0 if all(line.reached for line in lines_of(found)) else 1)
 
 
-def growth(looks: Sequence[Look]) -> Iterator[Line]:
-    """From the second tenth to the last; the first is warm-up."""
-    tenth = max(1, len(looks) // 10)
-    for place, field in enumerate(fields(Look)):
+def growth(measurements: Sequence[Usage]) -> Iterator[Line]:
+    """Yield the growth of each figure from the second tenth of the measurements to the last; the first is warm-up."""
+    tenth = max(1, len(measurements) // 10)
+    for place, field in enumerate(fields(Usage)):
         early, late = (
-            median(astuple(one)[place] for one in part) for part in (looks[tenth : 2 * tenth], looks[-tenth:])
+            median(astuple(each)[place] for each in part)
+            for part in (measurements[tenth : 2 * tenth], measurements[-tenth:])
         )
         what = field.name.removesuffix("_bytes").replace("_", " ")
         if field.name.endswith("bytes"):

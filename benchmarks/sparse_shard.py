@@ -1,4 +1,4 @@
-"""Shards of any size in no time: real headers, holes for data. For benchmarks that read headers only."""
+"""Writes large shards quickly, for benchmarks in which the data do not matter: real headers, and file holes as data."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 
 def sparse_shard(path: Path, members: Iterable[tuple[str, int]]) -> int:
-    """Write (name, size) members; returns how many."""
-    count = at = 0
+    """Write members given as (name, size); return their number."""
+    count = offset = 0
     with open(path, "wb") as file:
         for name, size in members:
             info = tarfile.TarInfo(name)
             info.size = size
             header = info.tobuf(tarfile.USTAR_FORMAT)
-            file.seek(at)
+            file.seek(offset)
             file.write(header)
-            at += len(header) + (size + 511 & ~511)
+            offset += len(header) + (size + 511 & ~511)
             count += 1
-        file.seek(at)
+        file.seek(offset)
         file.write(bytes(1024))
     return count

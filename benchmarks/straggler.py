@@ -1,8 +1,9 @@
-"""Uneven work against torch's DataLoader, with the same dataset and as many workers: a slow worker, heavy samples.
+"""Compares the loader with torch's DataLoader on uneven work: a slow worker, or heavy samples.
 
-The work is sleep, so that it does not depend on the cores of the machine: what is compared is who waits for whom.
-Starting workers is not part of it: what is timed is the second epoch of workers that stay. Batches are small because
-large ones even out heavy samples by themselves: of 32 samples, DataLoader loses a fifth to them, of 8 almost half.
+Both have the same dataset and as many workers. The work is a sleep, so that the result does not depend on the machine's
+cores but only on the waiting of processes for each other. The start of the workers is not timed: the second epoch of
+persistent workers is. Batches are small, because large ones even out heavy samples: with batches of 32 samples
+DataLoader loses a fifth of its rate to them, with 8 almost half.
 """
 
 from __future__ import annotations
@@ -29,26 +30,29 @@ ROUNDS = 3
 
 @dataclass
 class Uneven:
-    """Every sample takes a while; longer in a slow worker, or if it is a heavy one."""
+    """A map-style dataset whose samples take a fixed time, and longer in a slow worker or if the sample is heavy."""
 
     batches: int
     sample_s: float
     slower: float = 1.0
+    """How many times longer a sample takes in the slow worker."""
     flag: str = ""
-    """The worker process that takes this file away is slow from then on."""
+    """Path of a file; the worker process that removes it is the slow one."""
     heavier: float = 1.0
+    """How many times longer a heavy sample takes."""
     heavy_share: float = 0.0
-    home: int = field(default_factory=os.getpid)
-    slow: bool | None = None
+    main_pid: int = field(default_factory=os.getpid)
+    slow_worker: bool | None = None
+    """Whether this copy is in the slow worker; None until it makes its first sample in a worker."""
 
     def __len__(self) -> int:
         return BATCH * self.batches
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        if self.slow is None and os.getpid() != self.home:
-            self.slow = bool(self.flag) and _taken(self.flag)
+        if self.slow_worker is None and os.getpid() != self.main_pid:
+            self.slow_worker = bool(self.flag) and _remove(self.flag)
         heavy = np.random.default_rng(index).random() < self.heavy_share
-        time.sleep(self.sample_s * (self.slower if self.slow else 1.0) * (self.heavier if heavy else 1.0))
+        time.sleep(self.sample_s * (self.slower if self.slow_worker else 1.0) * (self.heavier if heavy else 1.0))
         return np.zeros((3, 16, 16), np.float32), index
 
 
@@ -59,19 +63,19 @@ def measure() -> Iterator[Line]:
 
 
 def _compare(what: str, dataset: Uneven, target: float) -> Line:
-    mine, theirs = in_turns([lambda: _rate(_ours, dataset), lambda: _rate(_torchs, dataset)], ROUNDS)
+    ours, other = in_turns([lambda: _rate(_make_penstock, dataset), lambda: _rate(_make_dataloader, dataset)], ROUNDS)
     return Line(
         f"map-style, {what}",
-        f"{median(mine):,.0f} samples/s",
-        f"DataLoader: {median(theirs):,.0f}",
-        median_ratio(mine, theirs),
+        f"{median(ours):,.0f} samples/s",
+        f"DataLoader: {median(other):,.0f}",
+        median_ratio(ours, other),
         target,
         "at least",
     )
 
 
 def _rate(make: Callable[[Uneven], Iterable[Any]], dataset: Uneven) -> float:
-    """Samples per second in the second epoch, in which each must have come once."""
+    """Return the samples per second of the second epoch; each sample must be delivered exactly once."""
     with tempfile.TemporaryDirectory() as folder:
         flag = Path(folder) / "slow"
         flag.touch()
@@ -79,25 +83,25 @@ def _rate(make: Callable[[Uneven], Iterable[Any]], dataset: Uneven) -> float:
         for _ in batches:
             pass
         start = time.perf_counter()
-        seen = [number for _, numbers in batches for number in numbers.tolist()]
+        delivered = [number for _, numbers in batches for number in numbers.tolist()]
         elapsed_s = time.perf_counter() - start
-    assert sorted(seen) == list(range(len(dataset)))
-    return len(seen) / elapsed_s
+    assert sorted(delivered) == list(range(len(dataset)))
+    return len(delivered) / elapsed_s
 
 
-def _torchs(dataset: Uneven) -> Iterable[Any]:
-    from torch.utils.data import DataLoader  # here, so that our workers need not import it
+def _make_dataloader(dataset: Uneven) -> Iterable[Any]:
+    from torch.utils.data import DataLoader  # imported here, because Penstock's workers do not need it
 
     return DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True)
 
 
-def _ours(dataset: Uneven) -> Iterable[Any]:
+def _make_penstock(dataset: Uneven) -> Iterable[Any]:
     return penstock.Loader(
         dataset, batch_size=BATCH, shuffle=True, num_workers=WORKERS, engine=penstock.EngineOptions(executor="process")
     )
 
 
-def _taken(flag: str) -> bool:
+def _remove(flag: str) -> bool:
     with suppress(FileNotFoundError):
         os.unlink(flag)
         return True

@@ -1,1 +1,1 @@
-"""The worked examples with and without the habits of the field reports: how fast, and how long without data."""
+"""Benchmark of the examples with and without the habits of the field reports: their speed and their waits for data."""

@@ -1,7 +1,7 @@
-"""`make examples`: the worked examples before and after, and with each habit of their field report put back alone.
+"""`make examples`: time the examples by default, with all habits of their field report, and with each habit alone.
 
-At real size where there is a GPU, some four minutes for each example, or all three in four minutes with --short; else
-at toy size.
+With a GPU they run at real size, which takes about four minutes for each example, or for all three with --short.
+Without a GPU they run at toy size.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ import torch
 
 from benchmarks.document import Finding, as_json, lines_of, show, write
 from benchmarks.examples.report import findings
-from benchmarks.examples.runs import Plan, measure
+from benchmarks.examples.runs import RunPlan, measure
 from benchmarks.examples.single_run import EXAMPLES
 from penstock.errors import PenstockError
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is run."""
+    """How many runs are made of an example, and how long they are."""
 
     rounds: int
-    ablated: int
+    habit_rounds: int
+    """Rounds of the runs with one habit alone."""
     timeout_s: float
-    limits: tuple[str, ...]
-    """Of every run."""
+    arguments: tuple[str, ...]
+    """Arguments of every run: its size and limits."""
     data: dict[str, tuple[str, ...]]
-    """Settings of each example that make its data quicker."""
+    """Settings by example that shorten the generation of its data."""
     not_alone: frozenset[str] = frozenset()
-    """Habits that change nothing by themselves."""
+    """Habits that make no difference alone, so they are not measured alone."""
 
 
 FULL = Extent(3, 2, 300.0, (), {})
@@ -45,7 +46,8 @@ TOY = Extent(
     300.0,
     ("--toy", "--warm-up", "6", "--warm-up-s", "1", "--iterations", "20", "--seconds", "3"),
     {},
-    not_alone=frozenset({"copies", "precision", "eager"}),  # nothing is copied, all is 32 bits, and not compiled
+    # on a CPU nothing is copied or compiled, and all is in 32 bits
+    not_alone=frozenset({"copies", "precision", "eager"}),
 )
 SHORT = Extent(
     1,
@@ -57,54 +59,58 @@ SHORT = Extent(
 
 
 def main() -> None:
-    asked = _asked()
-    toy = asked.toy or not torch.cuda.is_available()
-    extent = SHORT if asked.short else TOY if toy else FULL
-    if asked.short and toy:
-        sys.exit("--short is for a GPU: elsewhere everything is at toy size")
+    options = _parse_arguments()
+    toy = options.toy or not torch.cuda.is_available()
+    extent = SHORT if options.short else TOY if toy else FULL
+    if options.short and toy:
+        sys.exit("--short needs a GPU at real size: toys are short anyway")
     command = shlex.join(["python", "-m", "benchmarks.examples", *sys.argv[1:]])
     found: dict[str, list[Finding]] = {}
     with tempfile.TemporaryDirectory(prefix="penstock-examples-") as scratch:
-        for name in asked.only:
-            plan = _plan(name, asked, extent, (asked.data or Path(scratch)) / f"{name}{'-toy' if toy else ''}")
+        for name in options.only:
+            plan = _plan(name, options, extent, (options.data or Path(scratch)) / f"{name}{'-toy' if toy else ''}")
             try:
-                here = {f"examples-{name}{'-toy' if toy else ''}": list(findings(measure(plan), command))}
-            except PenstockError as error:  # the others are worth their time
+                sections: dict[str, list[Finding]] = {
+                    f"examples-{name}{'-toy' if toy else ''}": list(findings(measure(plan), command))
+                }
+            except PenstockError as error:  # the other examples still run
                 print(error, file=sys.stderr, flush=True)
                 continue
-            found |= here
-            if not asked.json:
-                show(here)
-            if asked.write:
-                write(here)
-    if asked.json:
+            found |= sections
+            if not options.json:
+                show(sections)
+            if options.write:
+                write(sections)
+    if options.json:
         print(as_json(found))
-    sys.exit(0 if len(found) == len(asked.only) and all(line.reached for line in lines_of(found)) else 1)
+    sys.exit(0 if len(found) == len(options.only) and all(line.reached for line in lines_of(found)) else 1)
 
 
-def _plan(name: str, asked: argparse.Namespace, extent: Extent, data: Path) -> Plan:
+def _plan(name: str, options: argparse.Namespace, extent: Extent, data: Path) -> RunPlan:
     habits = importlib.import_module(f"examples.{name}.train").HABITS
-    return Plan(
+    return RunPlan(
         example=name,
         habits=habits,
-        alone=tuple(habit for habit in habits if habit not in extent.not_alone),
+        measured_alone=tuple(habit for habit in habits if habit not in extent.not_alone),
         data=data,
-        arguments=(*extent.limits, "--set", *extent.data.get(name, ()), *asked.set),
-        rounds=asked.rounds or extent.rounds,
-        ablated=extent.ablated if asked.ablated is None else asked.ablated,
+        arguments=(*extent.arguments, "--set", *extent.data.get(name, ()), *options.set),
+        rounds=options.rounds or extent.rounds,
+        habit_rounds=extent.habit_rounds if options.ablated is None else options.ablated,
         timeout_s=extent.timeout_s,
     )
 
 
-def _asked() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=EXAMPLES, default=EXAMPLES, metavar="NAME", help="these only")
-    parser.add_argument("--toy", action="store_true", help="at toy size, on a GPU too")
-    parser.add_argument("--short", action="store_true", help="on a GPU: one round, no habit alone, less data")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--ablated", type=int, help="rounds with one habit alone; 0 to do without")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other settings than the configs'")
-    parser.add_argument("--data", type=Path, help="keep the made-up data in this folder")
+    parser.add_argument("--only", nargs="+", choices=EXAMPLES, default=EXAMPLES, metavar="NAME", help="run only these")
+    parser.add_argument("--toy", action="store_true", help="use toy size even with a GPU")
+    parser.add_argument("--short", action="store_true", help="on a GPU: one round, no runs with one habit, less data")
+    parser.add_argument("--rounds", type=int, help="rounds of runs by default and with all habits")
+    parser.add_argument("--ablated", type=int, help="rounds of runs with one habit alone; 0: none")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings that replace those of the configs"
+    )
+    parser.add_argument("--data", type=Path, help="keep the synthetic data in this folder")
     parser.add_argument("--json", action="store_true", help="print the lines as JSON")
     parser.add_argument("--write", action="store_true", help="write the sections into docs/benchmarks.md")
     return parser.parse_args()

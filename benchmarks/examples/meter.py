@@ -1,8 +1,8 @@
-"""Stands where an example's loader stood: how long the loop has no batch, and how long everything takes.
+"""A wrapper of an example's loader that measures the training, and the part of its time without a batch.
 
-On a GPU both are read from the GPU's clock. A mark lies in its queue behind the last step, another in front of the
-next: between them the GPU has no batch, be it that it is late or that it is still being copied. Where the loop is ahead
-of the GPU, there is no time between them, however long the loop itself has waited.
+With a GPU both are measured on the GPU's clock: one event is recorded behind the last step, another before the next.
+Between them the GPU has no batch, because the batch is late or still being copied. If the loop is ahead of the GPU,
+there is no time between the events, however long the loop itself has waited.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from penstock.core.clock import SYSTEM_CLOCK, Clock
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """After the warm-up."""
+    """Speed of a training after the warm-up."""
 
     iterations: int
     samples: int
     seconds: float
     data_s: float
-    """Of these, without a batch."""
+    """Seconds of these in which the device had no batch."""
 
     @property
     def iterations_s(self) -> float:
@@ -42,28 +42,31 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When enough was seen: after so many batches and as many seconds, both counted from the end of the warm-up."""
+    """How long a Meter measures: at least so many iterations and at least so many seconds, both after the warm-up."""
 
     warm_up: int
-    """Batches, and more of them until `warm_up_s` has passed: workers have started by then."""
+    """Batches of the warm-up at least; it lasts until the workers have started."""
     iterations: int
     seconds: float
     warm_up_s: float = 0.0
+    """Seconds of the warm-up at least."""
 
 
 class Meter:
-    """Gives the loader's batches, pass after pass, until enough was seen."""
+    """An iterable over the loader's batches, epoch after epoch, until the limits are reached."""
 
     def __init__(self, loader: Iterable[Any], limits: Limits, clock: Clock = SYSTEM_CLOCK) -> None:
         self._loader = loader
         self._limits = limits
         self._clock = clock
-        self._marker: _Marker = _Card() if torch.cuda.is_available() else _Host(clock)
+        self._timer: _Timer = _GpuTimer() if torch.cuda.is_available() else _HostTimer(clock)
         self._marks: list[tuple[Any, Any]] = []
+        """Two marks for each batch: when it was requested, and when the loop got it."""
         self._samples: list[int] = []
+        """Samples of each batch."""
         self._end: Any = None
         self._first = 0
-        """The first batch after the warm-up."""
+        """Number of the first batch after the warm-up."""
 
     def __iter__(self) -> Iterator[Any]:
         batches = chain.from_iterable(repeat(self._loader))
@@ -77,23 +80,23 @@ class Meter:
             ):
                 self._first = len(self._samples)
                 until_s = self._clock.now() + limits.seconds
-            asked = self._marker.mark()
+            requested = self._timer.mark()
             batch = next(batches)
-            self._marks.append((asked, self._marker.mark()))
+            self._marks.append((requested, self._timer.mark()))
             self._samples.append(samples_of(batch))
             yield batch
-            del batch  # else its memory would be held here while the next one is waited for
-        self._end = self._marker.mark()
+            del batch  # else this reference would keep its memory in use while the next batch is awaited
+        self._end = self._timer.mark()
 
     def pace(self) -> Pace:
-        """To be asked when the training has ended."""
+        """Return the speed; only after the training has ended."""
         first = self._first
         counted = self._marks[first:]
         return Pace(
             iterations=len(counted),
             samples=sum(self._samples[first:]),
-            seconds=self._marker.between(counted[0][0], self._end),
-            data_s=sum(self._marker.between(asked, got) for asked, got in counted),
+            seconds=self._timer.between(counted[0][0], self._end),
+            data_s=sum(self._timer.between(requested, received) for requested, received in counted),
         )
 
 
@@ -101,12 +104,15 @@ def samples_of(batch: dict[str, Any]) -> int:
     return len(next(iter(batch.values())))
 
 
-class _Marker(Protocol):
-    def mark(self) -> Any: ...
-    def between(self, first: Any, second: Any) -> float: ...
+class _Timer(Protocol):
+    def mark(self) -> Any:
+        """Return a mark of the current time of the device."""
+
+    def between(self, first: Any, second: Any) -> float:
+        """Return the seconds between two marks."""
 
 
-class _Host:
+class _HostTimer:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
@@ -117,7 +123,7 @@ class _Host:
         return second - first
 
 
-class _Card:
+class _GpuTimer:
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
         event.record()

@@ -1,1 +1,1 @@
-"""`make bench-faults`: real faults around real loaders, and whether the diagnosis names them."""
+"""`make bench-faults`: inject real faults into trainings with real loaders, and score the findings of the diagnosis."""

@@ -1,4 +1,4 @@
-"""What all verdicts come to: who was taken for whom, how often the first name was right, how good the gains were."""
+"""Score all verdicts: the first findings of each fault, how often they were right, and how exact the gains were."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Iterator, Sequence
 from benchmarks.faults.verdict import Verdict
 from benchmarks.result import Line
 
-TOP_1 = 0.95
-GAINS = 0.8
+MIN_NAMED_FIRST = 0.95
+"""Share of the faulty runs whose first finding must be the fault."""
+MIN_GAINS_NEAR = 0.8
+"""Share of the predicted gains that must be near the measured ones."""
 GAIN_WITHIN = 0.2
+"""Relative error up to which a predicted gain counts as near."""
 NOTHING = "(nothing)"
 
 Matrix = dict[str, Counter[str]]
-"""Fault → rule named first → how often."""
+"""Number of runs by fault and by the rule of the first finding."""
 
 
 def matrix(verdicts: Sequence[Verdict]) -> Matrix:
@@ -25,17 +28,18 @@ def matrix(verdicts: Sequence[Verdict]) -> Matrix:
 
 
 def lines(verdicts: Sequence[Verdict]) -> Iterator[Line]:
-    """The three figures to reach. What cannot be judged for want of runs is left out."""
+    """Yield up to three lines; one that has no runs is left out."""
     faulty = [verdict for verdict in verdicts if verdict.expect is not None]
-    quiet = [verdict for verdict in verdicts if verdict.expect is None]
-    gains = [verdict.error for verdict in faulty if verdict.error is not None]
+    healthy = [verdict for verdict in verdicts if verdict.expect is None]
+    errors = [verdict.error for verdict in faulty if verdict.error is not None]
     if faulty:
         right = sum(verdict.right for verdict in faulty)
-        yield Line("fault named first", f"{right}", f"of {len(faulty)}", right / len(faulty), TOP_1, "at least")
-    if quiet:
-        findings = sum(verdict.findings for verdict in quiet)
-        yield Line("findings where nothing is wrong", f"{findings}", f"in {len(quiet)} runs", findings, 0, "at most")
-    if gains:
-        near = sum(abs(error) <= GAIN_WITHIN for error in gains)
+        share = right / len(faulty)
+        yield Line("fault named first", f"{right}", f"of {len(faulty)}", share, MIN_NAMED_FIRST, "at least")
+    if healthy:
+        findings = sum(verdict.findings for verdict in healthy)
+        yield Line("findings in runs without a fault", f"{findings}", f"in {len(healthy)} runs", findings, 0, "at most")
+    if errors:
+        near = sum(abs(error) <= GAIN_WITHIN for error in errors)
         what = f"gain within {GAIN_WITHIN:.0%} of the measured one"
-        yield Line(what, f"{near}", f"of {len(gains)}", near / len(gains), GAINS, "at least")
+        yield Line(what, f"{near}", f"of {len(errors)}", near / len(errors), MIN_GAINS_NEAR, "at least")

@@ -1,4 +1,4 @@
-"""What was said of one run with a fault, beside what was true."""
+"""The verdict on one run with a fault: the diagnosis of its recording, and the truth that it is compared with."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ class Verdict:
     severity: str
     seed: int
     expect: str | None
+    """Rule that the first finding must have; None: the run has no fault, so there must be no finding."""
     named: str | None
-    """The first finding's rule; None: there was no finding."""
+    """Rule of the first finding; None: there was no finding."""
     verdict: str
-    """healthy, findings or undetermined."""
+    """The verdict of the diagnosis: healthy, findings or undetermined."""
     findings: int
+    """Number of findings."""
     predicted: float | None
     """Gain of the first finding."""
     actual: float | None
-    """Gain measured when the fault is removed; None for runs with nothing wrong."""
+    """Gain that was measured by removing the fault; None for a run without a fault."""
     confidence: float | None
+    """Confidence of the first finding."""
     seconds: float
-    """The run and its twin, processes included."""
+    """Wall time of the run and its baselines, including the start of their processes."""
 
     @property
     def right(self) -> bool:
+        """Whether the first finding is the fault, or a run without a fault is called healthy."""
         if self.expect is None:
             return self.verdict == "healthy" and self.named is None
         return self.named == self.expect
 
     @property
     def error(self) -> float | None:
-        """Of the predicted gain, in parts of the measured one: 0.2 is a fifth too much. None if another was named."""
+        """Relative error of the predicted gain: 0.2 is a fifth too much. None if the first finding is not the fault."""
         if self.predicted is None or self.actual is None or not self.right:
             return None
         return self.predicted / self.actual - 1 if self.actual > 0 else math.inf

@@ -1,1 +1,1 @@
-"""The way to a GPU and the work done there, on a machine that has one."""
+"""Benchmarks of the GPU path: copies to the GPU, decoding and transforms on it, and trainings. Need a CUDA device."""

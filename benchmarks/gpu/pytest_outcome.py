@@ -1,4 +1,4 @@
-"""The outcome of `tests/gpu`, to be written down with the day and the versions that it was found with."""
+"""Run `tests/gpu` and return its outcome as a table, with the date and the versions of the packages."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ from xml.etree import ElementTree
 from benchmarks.result import Table
 
 FOLDER = "tests/gpu"
-KINDS = ("passed", "failed", "skipped")
+OUTCOMES = ("passed", "failed", "skipped")
 PACKAGES = ("torch", "triton", "torchvision", "torchcodec", "nvidia-nvimgcodec-cu13", "numpy")
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """The outcome of one run of pytest."""
+
     by_file: dict[str, Counter[str]]
-    """How many of each of KINDS."""
+    """Number of tests with each of OUTCOMES, by test file."""
     failed: tuple[str, ...]
-    """By name."""
+    """File and name of each failed test."""
     complete: bool
-    """Whether pytest came to its end, and found nothing wrong."""
+    """Whether pytest ran to its end without a failure."""
 
     def table(self) -> Table:
-        rows = [(name, _words(counts)) for name, counts in sorted(self.by_file.items())]
+        rows = [(name, _describe(counts)) for name, counts in sorted(self.by_file.items())]
         rows += [(name, "failed") for name in self.failed]
         note = f"`make test-gpu`, {date.today().isoformat()}: {versions()}."
         if not self.complete and not self.failed:
-            note += " It did not come to its end."
+            note += " pytest did not run to its end."
         return Table(FOLDER, ("what", "outcome"), rows, note)
 
 
 def run_tests(folder: str = FOLDER, options: Sequence[str] = ()) -> Outcome:
     with tempfile.TemporaryDirectory() as scratch:
-        written = Path(scratch) / "outcome.xml"
-        command = [sys.executable, "-m", "pytest", folder, f"--junitxml={written}", *options]
+        junit_file = Path(scratch) / "outcome.xml"
+        command = [sys.executable, "-m", "pytest", folder, f"--junitxml={junit_file}", *options]
         code = subprocess.run(command, check=False).returncode
-        return read_outcome(written.read_text() if written.exists() else "", complete=code == 0)
+        return read_outcome(junit_file.read_text() if junit_file.exists() else "", complete=code == 0)
 
 
 def read_outcome(junit: str, *, complete: bool) -> Outcome:
-    """From what pytest writes with --junitxml."""
+    """Read the file that pytest writes with --junitxml; an empty string means that it wrote none."""
     by_file: dict[str, Counter[str]] = {}
     failed = []
     for case in ElementTree.fromstring(junit).iter("testcase") if junit else ():
-        name = (case.get("classname") or case.get("name", "")).rpartition(".")[2]  # a file left out has no class
-        found = {child.tag for child in case}
-        kind = "failed" if found & {"failure", "error"} else "skipped" if "skipped" in found else "passed"
-        by_file.setdefault(name, Counter())[kind] += 1
-        if kind == "failed":
-            failed.append(f"{name}: {case.get('name', '')}")
+        file = (case.get("classname") or case.get("name", "")).rpartition(".")[2]  # a file left out has no class
+        tags = {child.tag for child in case}
+        outcome = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
+        by_file.setdefault(file, Counter())[outcome] += 1
+        if outcome == "failed":
+            failed.append(f"{file}: {case.get('name', '')}")
     return Outcome(by_file, tuple(failed), complete)
 
 
@@ -70,5 +72,5 @@ def versions() -> str:
     return ", ".join(found)
 
 
-def _words(counts: Counter[str]) -> str:
-    return ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
+def _describe(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.gpu.throughput import Material
+from benchmarks.gpu.throughput import ShardSets
 from benchmarks.gpu.training import CROPPED
 from benchmarks.result import Line, in_turns, median_ratio
 from penstock.data.device.transform.draw import draw_transforms
@@ -22,29 +22,31 @@ SAMPLES, SIDE = 128, 256
 ROUNDS, BATCHES = 5, 16
 """Rounds, and batches that are launched in each while the GPU sleeps; its queue holds a thousand launches."""
 SLEEP_CYCLES = 400_000_000
+"""Clock cycles for which the GPU sleeps first, so that it does not run before all batches are launched."""
 
 
 class BatchTimes(NamedTuple):
-    """Milliseconds of GPU and host for a batch."""
+    """Milliseconds that a batch takes."""
 
     gpu: float
     host: float
+    """Time until all kernels of the batch are launched."""
 
 
-def measure(_: Material) -> Iterator[Line]:
+def measure(_: ShardSets) -> Iterator[Line]:
     pixels = torch.randint(0, 256, (SAMPLES, SIDE, SIDE, 3), dtype=torch.uint8, device="cuda").permute(0, 3, 1, 2)
     drawn = draw_transforms(CROPPED, (SIDE, SIDE), 0, 0, np.arange(SAMPLES))
     transforms = [partial(kind(CROPPED, pixels.device), pixels, drawn) for kind in (KernelTransform, TorchTransform)]
     for transform in transforms:  # compiles the kernel and allocates memory
         _times(transform)
-    ours, torchs = in_turns([partial(_times, transform) for transform in transforms], ROUNDS)
+    with_kernel, with_torch = in_turns([partial(_times, transform) for transform in transforms], ROUNDS)
     for side, label in (("gpu", "GPU"), ("host", "host")):
-        own, other = ([getattr(each, side) for each in found] for found in (ours, torchs))
+        ours, other = ([getattr(times, side) for times in rounds] for rounds in (with_kernel, with_torch))
         yield Line(
-            f"{SAMPLES} images transformed (window, mirrored, colours): time of the {label}",
-            f"{median(own):.2f} ms",
+            f"{SAMPLES} images transformed (crop, flip, colour jitter): time of the {label}",
+            f"{median(ours):.2f} ms",
             f"by torch's operations: {median(other):.2f} ms",
-            median_ratio(own, other),
+            median_ratio(ours, other),
             0.5,
             "at most",
         )

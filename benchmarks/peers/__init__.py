@@ -1,5 +1,6 @@
-"""Penstock beside the loaders people use, on the same shards: same output, every key once, each peer at its best.
+"""Compares Penstock with the loaders that people use, on the same shards and with the same output.
 
-kinds → data → contestants/ → one (a run in a process of its own) → race → report. The peers live in an environment
-of their own (`environment`), so that the package never depends on them.
+kinds (what the shards hold) → data (makes them) → loaders/ (one module per loader) → single_run (one run in a fresh
+process) → compare (all runs) → report. The peers are installed in an environment of their own (`environment`), so that
+the package never depends on them.
 """

@@ -1,8 +1,8 @@
-"""All contestants over all kinds of shards; runs inside the peers' environment, each run in a fresh process.
+"""Compares all loaders over all kinds of shards. It runs in the peers' environment; every run is a fresh process.
 
-For each kind: prepare and check everybody, scout for each one's best number of workers, then the rounds that count, in
-which the order rotates. Who loses or doubles a sample, or delivers other shapes or (with our decoder) other values,
-is out, with the reason.
+For each kind, every loader is prepared and its output is checked; one run with each number of workers finds the best
+number; then come the rounds that count, in which the order rotates. A loader that loses or repeats a sample, or
+delivers other shapes or (with our decoder) other values, is excluded, and the reason is recorded.
 """
 
 from __future__ import annotations
@@ -23,21 +23,25 @@ from penstock.bench.loader_run import LoaderRun, digest, run_in_child
 from penstock.core.cores import usable_cores
 from penstock.errors import PenstockError
 
-SEARCH = (2, 4, 1)
-"""Workers of a peer: the best of these is its result. One is not tried where four were better than two."""
-DEFAULT = 0
-"""Workers of ours: as many as the loader sees fit."""
+PEER_WORKERS = (2, 4, 1)
+"""Numbers of workers that are tried for a peer; the best one counts. 1 is not tried if 4 were better than 2."""
+DEFAULT_WORKERS = 0
+"""The number of workers of Penstock: it chooses the number itself."""
 
 
 @dataclass(frozen=True)
 class Entry:
+    """One loader with one decoder, which is one row of the results."""
+
     loader: str
     decoder: Decoder
     packed: bool = False
+    """Whether it reads shards that `penstock shards pack` has made."""
 
     @property
     def workers(self) -> tuple[int, ...]:
-        return {"penstock": (DEFAULT,), "bare": (usable_cores(),)}.get(self.loader, SEARCH)
+        """The numbers of workers to try."""
+        return {"penstock": (DEFAULT_WORKERS,), "bare": (usable_cores(),)}.get(self.loader, PEER_WORKERS)
 
     def __str__(self) -> str:
         return f"{self.loader}/{self.decoder}{' packed' if self.packed else ''}"
@@ -51,37 +55,38 @@ ENTRIES = (
     OURS,
     BARE,
     *(Entry(peer, "own") for peer in PEERS),
-    *(Entry(peer, "ours") for peer in PEERS if peer != "dali"),  # whose operators are not Python
+    *(Entry(peer, "ours") for peer in PEERS if peer != "dali"),  # DALI's operators cannot call our Python functions
 )
 
 
 @dataclass(frozen=True)
 class Result:
-    """How one entry did."""
+    """The outcome of one entry."""
 
     entry: Entry
-    workers: int = DEFAULT
+    workers: int = DEFAULT_WORKERS
     runs: list[LoaderRun] = field(default_factory=list)
-    """One a round, all of them whole."""
+    """One run per round; each delivered every sample once."""
     failure: str | None = None
-    """Why it has no result."""
+    """The reason why the entry has no result; None if it has one."""
 
 
 Results = dict[str, list[Result]]
-"""By kind."""
+"""The results of all entries, by kind of shards."""
 
 
 def entries_of(kind: str) -> list[Entry]:
+    """Return the entries that are compared on this kind of shards."""
     match kind:
         case "sa1b":
             return [*ENTRIES, PACKED]
-        case "sa1b-heavy" | "imagenet-heavy":  # to be seen beside the light ones: no need for everybody
+        case "sa1b-heavy" | "imagenet-heavy":  # these only show the effect of larger JPEGs, so fewer peers are enough
             return [entry for entry in ENTRIES if entry.loader not in ("dali", "litdata", "mosaic")]
     return list(ENTRIES)
 
 
 class Runner:
-    """One kind of shards, and the runs over it."""
+    """Starts the runs over one kind of shards."""
 
     def __init__(self, kind: str, quick: bool) -> None:
         self._kind, self._quick = kind, quick
@@ -89,57 +94,62 @@ class Runner:
         self._samples, self._digest = len(keys), digest(keys)
 
     def worker_counts(self, entry: Entry) -> tuple[int, ...]:
-        """The numbers of workers to try; a quick race only wants to know whether all run, with the most."""
+        """Return the numbers of workers to try; only the largest in a quick comparison, which checks that all run."""
         return (max(entry.workers),) if self._quick else entry.workers
 
     def prepare(self, entry: Entry) -> None:
-        """Convert, index, read once: nothing of it is timed."""
-        self._one(entry, entry.workers[0], "--prepare", quick=self._quick)
+        """Make the shards, and what the loader makes once for a dataset (an index, a copy in its own format).
+
+        None of this is timed.
+        """
+        self._run_untimed(entry, entry.workers[0], "--prepare", quick=self._quick)
 
     @cached_property
     def expected_contents(self) -> str:
-        """What `contents` has to be."""
+        """The digest that `contents` must return for every entry with our decoder."""
         return self.contents(OURS)
 
     def contents(self, entry: Entry) -> str:
-        """A digest of all values it delivers, over the small shards."""
-        return self._one(entry, max(entry.workers), "--contents", quick=True).split()[-1]
+        """Return a digest of all values that the entry delivers over the small shards."""
+        return self._run_untimed(entry, max(entry.workers), "--contents", quick=True).split()[-1]
 
     def run(self, entry: Entry, workers: int) -> LoaderRun:
-        """One timed run; PenstockError where it is not a whole one."""
+        """Return one timed run; raise PenstockError if it did not deliver every sample exactly once."""
         run = run_in_child(_arguments(self._kind, entry, workers, self._quick))
         if (run.samples, run.keys_digest) != (self._samples, self._digest):
             raise PenstockError(f"delivered {run.samples} samples for {self._samples}, or not each of them once")
         print(f"{self._kind} {entry} {workers}: {run.rate:.0f}/s", file=sys.stderr)
         return run
 
-    def _one(self, entry: Entry, workers: int, *more: str, quick: bool) -> str:
-        command = [sys.executable, "-m", *_arguments(self._kind, entry, workers, quick), *more]
+    def _run_untimed(self, entry: Entry, workers: int, flag: str, quick: bool) -> str:
+        command = [sys.executable, "-m", *_arguments(self._kind, entry, workers, quick), flag]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            said = (done.stderr.strip() or "nothing").splitlines()[-1]
-            raise PenstockError(f"failed, saying: {said}")
+            raise PenstockError(f"failed: {(done.stderr.strip() or 'its stderr is empty').splitlines()[-1]}")
         return done.stdout
 
 
 def _arguments(kind: str, entry: Entry, workers: int, quick: bool) -> list[str]:
-    chosen = ["--kind", kind, "--loader", entry.loader, "--decoder", entry.decoder, "--workers", str(workers)]
+    values = ["--kind", kind, "--loader", entry.loader, "--decoder", entry.decoder, "--workers", str(workers)]
     flags = [*(["--packed"] if entry.packed else []), *(["--quick"] if quick else [])]
-    return ["benchmarks.peers.single_run", *chosen, *flags]
+    return ["benchmarks.peers.single_run", *values, *flags]
 
 
 def compare(runner: Runner, entries: Sequence[Entry], rounds: int) -> list[Result]:
-    """Everybody's result, in the order of the entries."""
+    """Return the result of every entry, in the order of the entries."""
     results = [choose_workers(runner, result) for result in check_entries(runner, entries)]
-    for number in range(rounds):
+    for round_number in range(rounds):
         for place in range(len(results)):
-            at = (place + number) % len(results)
-            results[at] = _again(runner, results[at])
+            turn = (place + round_number) % len(results)
+            results[turn] = _add_round(runner, results[turn])
     return results
 
 
 def check_entries(runner: Runner, entries: Sequence[Entry]) -> list[Result]:
-    """Those who start and, where our decoder is in them, deliver what we deliver, value by value."""
+    """Prepare every entry, and compare the values of those with our decoder with Penstock's.
+
+    The bare loop, which delivers no values, and packed shards, which hold recompressed images, are not compared.
+    """
     results = []
     for entry in entries:
         try:
@@ -149,59 +159,59 @@ def check_entries(runner: Runner, entries: Sequence[Entry]) -> list[Result]:
             )
             results.append(Result(entry, failure=None if same else "delivers other values than Penstock"))
         except PenstockError as error:
-            results.append(Result(entry, failure=_in_short(error)))
+            results.append(Result(entry, failure=_last_line(error)))
     return results
 
 
 def choose_workers(runner: Runner, result: Result) -> Result:
-    """Its best number of workers."""
+    """Set the number of workers that is fastest in one run each; numbers with which a run fails do not count."""
     if result.failure is not None:
         return result
-    found: dict[int, float] = {}
-    reasons = []
+    rates: dict[int, float] = {}
+    failures = []
     for workers in runner.worker_counts(result.entry):
-        if workers == 1 and found.get(4, 0.0) > found.get(2, 0.0):
+        if workers == 1 and rates.get(4, 0.0) > rates.get(2, 0.0):
             break
         try:
-            found[workers] = runner.run(result.entry, workers).rate
+            rates[workers] = runner.run(result.entry, workers).rate
         except PenstockError as error:
-            reasons.append(_in_short(error))
-    if not found:
-        return replace(result, failure=reasons[-1])
-    return replace(result, workers=max(found, key=found.__getitem__))
+            failures.append(_last_line(error))
+    if not rates:
+        return replace(result, failure=failures[-1])
+    return replace(result, workers=max(rates, key=rates.__getitem__))
 
 
-def _again(runner: Runner, result: Result) -> Result:
+def _add_round(runner: Runner, result: Result) -> Result:
     if result.failure is not None:
         return result
     try:
         return replace(result, runs=[*result.runs, runner.run(result.entry, result.workers)])
     except PenstockError as error:
-        return replace(result, runs=[], failure=_in_short(error))
+        return replace(result, runs=[], failure=_last_line(error))
 
 
-def _in_short(error: PenstockError) -> str:
-    """The last line of what a child said is what went wrong; the rest is on stderr."""
+def _last_line(error: PenstockError) -> str:
+    """Print the error, and return the last line of the child's stderr that it quotes, which states the cause."""
     print(error, file=sys.stderr)
     return str(error).rpartition(" | ")[2]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS], help="which ones; all if none is named")
+    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS], help="which kinds of shards; all if none is named")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a handful of samples: does everybody run?")
-    parser.add_argument("--absent", default="{}", help="contestants that are not installed, with reasons, as JSON")
-    parser.add_argument("--out", type=Path, required=True, help="where the results go, as JSON")
-    asked = parser.parse_args()
-    absent: dict[str, str] = msgspec.json.decode(asked.absent)
+    parser.add_argument("--quick", action="store_true", help="a few samples, only to check that every loader runs")
+    parser.add_argument("--absent", default="{}", help="loaders that are not installed, with reasons, as JSON")
+    parser.add_argument("--out", type=Path, required=True, help="the file for the results, as JSON")
+    options = parser.parse_args()
+    absent: dict[str, str] = msgspec.json.decode(options.absent)
     results: Results = {}
-    for kind in asked.kinds or KINDS:
+    for kind in options.kinds or KINDS:
         present = [entry for entry in entries_of(kind) if entry.loader not in absent]
         missing = [entry for entry in entries_of(kind) if entry.loader in absent]
-        results[kind] = compare(Runner(kind, asked.quick), present, asked.rounds)
+        results[kind] = compare(Runner(kind, options.quick), present, options.rounds)
         results[kind] += [Result(entry, failure=f"did not install: {absent[entry.loader]}") for entry in missing]
-        asked.out.write_bytes(msgspec.json.encode(results))
+        options.out.write_bytes(msgspec.json.encode(results))
 
 
 if __name__ == "__main__":

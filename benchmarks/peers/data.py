@@ -1,4 +1,4 @@
-"""The shards of a race, made once and kept in the user's cache; and what is made from them for those who need that."""
+"""The shards that the loaders are compared on, kept in the user's cache, and their copies in the peers' formats."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from penstock.shards.pack.sources import find_pack_sources
 from penstock.testing import make_shards
 
 Parts = dict[str, bytes]
-"""A sample's members by suffix."""
+"""The parts of a sample by suffix."""
 
 PACK = PackOptions(arrays="raw", image_size=1024, shard_bytes=128 << 20)
 
 
 def shards_of(kind: Kind, quick: bool) -> list[str]:
-    """The shards as they are, in order."""
+    """Return the shards of a kind in order; make them if they are missing."""
     samples = kind.size(quick).samples
     folder = once(_folder(kind, quick), lambda out: make_shards(out, kind.preset, samples=samples, shards=SHARDS))
     return _tars(folder)
 
 
 def packed_shards_of(kind: Kind, quick: bool) -> list[str]:
-    """The same samples after `penstock shards pack`: pictures at training size, arrays raw."""
+    """Return shards with the same samples after `penstock shards pack`: images at training size, arrays raw."""
     source = _folder(kind, quick)
 
     def make(out: Path) -> None:
@@ -42,13 +42,16 @@ def packed_shards_of(kind: Kind, quick: bool) -> list[str]:
 
 
 def converted(shards: list[str], name: str, convert: Callable[[Path], object]) -> Path:
-    """The same samples in a peer's own format, beside the shards."""
+    """Return the folder, beside that of the shards, with the same samples in a peer's own format."""
     folder = Path(shards[0]).parent
     return once(folder.with_name(f"{folder.name}-{name}"), convert)
 
 
 def once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """A folder that is there has been made to its end: it gets its name last."""
+    """Return the folder after calling `make`, unless it exists already.
+
+    It is made under a temporary name and renamed at the end, so that a folder of this name is complete.
+    """
     if not folder.exists():
         unfinished = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
         try:
@@ -60,17 +63,17 @@ def once(folder: Path, make: Callable[[Path], object]) -> Path:
 
 
 def samples_in(kind: Kind, shard: str) -> Iterator[tuple[str, Parts]]:
-    """The samples of a shard whose parts lie side by side, as the standard library reads them."""
-    held: Parts = {}
+    """Yield the key and the parts of every sample, with the standard library; a sample's parts must be adjacent."""
+    parts: Parts = {}
     with tarfile.open(shard, "r:") as tar:
         for member in tar:
             key, suffix = kind.split(member.name)
             content = tar.extractfile(member)
             assert content is not None
-            held[suffix] = content.read()
-            if len(held) == len(kind.suffixes):
-                yield key, held
-                held = {}
+            parts[suffix] = content.read()
+            if len(parts) == len(kind.suffixes):
+                yield key, parts
+                parts = {}
 
 
 def _folder(kind: Kind, quick: bool) -> Path:

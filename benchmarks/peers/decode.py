@@ -1,4 +1,4 @@
-"""From a sample's bytes to its arrays: by Penstock's fields, or as one does it with Pillow and numpy."""
+"""Turns the parts of a sample into arrays: by Penstock's fields, or with Pillow and numpy, as a user would write it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Tensors = dict[str, Any]
 ToArrays = Callable[[Kind, Mapping[str, Any]], Arrays]
 
 
-def ours(kind: Kind, parts: Mapping[str, Any]) -> Arrays:
-    """Penstock's decode functions, wherever a peer lets a user's function run."""
+def decode_with_penstock(kind: Kind, parts: Mapping[str, Any]) -> Arrays:
+    """Decode a sample with Penstock's fields, for every peer that can call a function of the user."""
     arrays = {}
     for name, field in kind.fields.items():
         suffix = field.suffixes[0]
@@ -33,22 +33,22 @@ def ours(kind: Kind, parts: Mapping[str, Any]) -> Arrays:
     return arrays
 
 
-def own(kind: Kind, parts: Mapping[str, bytes]) -> Arrays:
-    """Pillow, numpy and json: what users of loaders without a decoder write."""
-    return assemble(kind, {suffix: opened(suffix, data) for suffix, data in parts.items()})
+def decode_with_pillow(kind: Kind, parts: Mapping[str, bytes]) -> Arrays:
+    """Decode a sample with Pillow, numpy and json, as users of loaders without a decoder do."""
+    return assemble(kind, {suffix: open_part(suffix, data) for suffix, data in parts.items()})
 
 
-def opened(suffix: str, data: bytes | memoryview) -> Any:
-    """One part as its usual library gives it."""
+def open_part(suffix: str, data: bytes | memoryview) -> Any:
+    """Return a part as its usual library opens it: a Pillow image, a mapping of arrays, or a JSON value."""
     if suffix.endswith(".jpg"):
         return Pillow.open(io.BytesIO(data))
     if suffix.endswith(".npz"):
         return np.load(io.BytesIO(data))
-    return json.loads(bytes(data))  # some peers hand over views
+    return json.loads(bytes(data))  # some peers deliver a memoryview
 
 
 def assemble(kind: Kind, values: Mapping[str, Any]) -> Arrays:
-    """The agreed outputs from those parts that are here, opened: a picture, a mapping of arrays, a number, a JSON."""
+    """Return the agreed output of the fields whose parts are given; each part is opened as by `open_part`."""
     arrays: Arrays = {}
     for name, field in kind.fields.items():
         assert isinstance(field, Image | Array | Label)
@@ -57,33 +57,36 @@ def assemble(kind: Kind, values: Mapping[str, Any]) -> Arrays:
             continue
         value = values[suffix]
         if isinstance(field, Image):
-            arrays[name] = fitted(field, value)
+            arrays[name] = fit_image(field, value)
         else:
             arrays[name] = np.asarray(value if field.key is None else value[field.key])
     return arrays
 
 
-def fitted(field: Image, picture: Pillow.Image) -> NDArray[np.uint8]:
-    """Decode in full, resize bilinearly, cut or pad, and separate the colours."""
+def fit_image(field: Image, image: Pillow.Image) -> NDArray[np.uint8]:
+    """Decode the image at full size, resize it bilinearly, crop or pad it, and separate the colour planes."""
     size = (field.size, field.size) if isinstance(field.size, int) else field.size
     assert size is not None
-    at = fit_geometry(picture.height, picture.width, size, field.fit)
-    picture = picture.convert("RGB")
-    if picture.size != (at.width, at.height):
-        picture = picture.resize((at.width, at.height), Pillow.Resampling.BILINEAR)
-    rows, columns = at.covered
-    return planes(np.asarray(picture)[at.top : at.top + rows, at.left : at.left + columns], size)
+    fit = fit_geometry(image.height, image.width, size, field.fit)
+    image = image.convert("RGB")
+    if image.size != (fit.width, fit.height):
+        image = image.resize((fit.width, fit.height), Pillow.Resampling.BILINEAR)
+    rows, columns = fit.covered
+    return to_planes(np.asarray(image)[fit.top : fit.top + rows, fit.left : fit.left + columns], size)
 
 
-def planes(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """(height, width, 3) to (3, *size), black where there is no picture."""
+def to_planes(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Turn (height, width, 3) into (3, *size), black where the image does not reach."""
     out = np.empty((3, *size), np.uint8)
-    split_into(pixels, out)
+    write_planes(pixels, out)
     return out
 
 
-def split_into(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """The quick way to separate the colours, so that no peer loses by it."""
+def write_planes(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    """Write the colour planes of (height, width, 3) into `out`, black where the image does not reach.
+
+    `cv2.split` is a fast method, so that this step does not slow a peer down.
+    """
     rows, columns = pixels.shape[:2]
     out[:, rows:] = 0
     out[:, :rows, columns:] = 0
@@ -91,21 +94,21 @@ def split_into(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
         plane[:rows, :columns] = colour
 
 
-TO_ARRAYS: Mapping[Decoder, ToArrays] = {"own": own, "ours": ours}
+TO_ARRAYS: Mapping[Decoder, ToArrays] = {"own": decode_with_pillow, "ours": decode_with_penstock}
 
 
 def as_tensors(key: str, arrays: Arrays) -> Tensors:
-    """A sample for torch's collate function: arrays would travel through pipes, tensors go into shared memory."""
+    """Return a sample for torch's collate function. Workers pass arrays through pipes, but tensors in shared memory."""
     return {"__key__": key, **{name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()}}
 
 
 def empty_batch(kind: Kind, samples: int) -> Arrays:
-    """For those who can decode straight into a batch."""
+    """Return uninitialised arrays for a batch, for loaders that can decode straight into it."""
     return {name: np.empty((samples, *shape), dtype) for name, (shape, dtype) in kind.outputs.items()}
 
 
-def our_batch(kind: Kind, samples: Sequence[Mapping[str, Any]]) -> Arrays:
-    """Penstock's decode functions, each sample into its place."""
+def decode_batch_with_penstock(kind: Kind, samples: Sequence[Mapping[str, Any]]) -> Arrays:
+    """Decode samples with Penstock's fields, each straight into its place in the batch."""
     batch = empty_batch(kind, len(samples))
     for place_in_batch, parts in enumerate(samples):
         for name, field in kind.fields.items():
@@ -115,5 +118,5 @@ def our_batch(kind: Kind, samples: Sequence[Mapping[str, Any]]) -> Arrays:
 
 
 def with_keys(keys: Sequence[str], arrays: Arrays) -> Tensors:
-    """A batch as it is handed over."""
+    """Return a batch as every loader has to deliver it: tensors by field, and the keys."""
     return {"__key__": list(keys), **{name: torch.from_numpy(array) for name, array in arrays.items()}}

@@ -1,6 +1,7 @@
-"""The peers' own virtual environment, outside the tree: `python -m benchmarks.peers.environment`, or `make peers`.
+"""Makes the peers' virtual environment: `python -m benchmarks.peers.environment`, or `make peers`.
 
-It lies in the user's cache, or where PENSTOCK_PEERS says. What does not install is absent, with the reason.
+It is outside the repository, in the user's cache or in the folder that $PENSTOCK_PEERS names. A peer that cannot be
+installed is left out, and the reason is recorded.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +25,12 @@ VERSIONS = Path(__file__).with_name("requirements.txt")
 
 @dataclass(frozen=True)
 class Peer:
+    """The packages of one peer."""
+
     packages: tuple[str, ...]
     alone: tuple[str, ...] = ()
-    """Installed without what they ask for: it has no wheel (torchvision without CUDA) or is not used here (clouds)."""
+    """Packages installed without their requirements: those have no wheel (torchvision for torch without CUDA) or
+    are not used here (clients of cloud services)."""
 
 
 PEERS = {
@@ -41,44 +47,63 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Environment:
+    """A virtual environment that is complete."""
+
     folder: Path
     absent: dict[str, str]
-    """Peers that did not install, and why."""
+    """The peers that could not be installed, with pip's reason."""
 
     @property
     def python(self) -> Path:
         return self.folder / "bin" / "python"
 
     def variables(self) -> dict[str, str]:
-        """Those of this process, and where FFmpeg is found."""
-        ours = [str(self.folder / "ffmpeg"), *map(str, _bundled_libraries(self.folder))]
-        theirs = os.environ.get("LD_LIBRARY_PATH")
-        return {**os.environ, "LD_LIBRARY_PATH": ":".join([*ours, theirs] if theirs else ours)}
+        """Return the environment variables of this process, with the folders of FFmpeg's libraries added."""
+        folders = [str(self.folder / "ffmpeg"), *map(str, _bundled_libraries(self.folder))]
+        inherited = os.environ.get("LD_LIBRARY_PATH")
+        return {**os.environ, "LD_LIBRARY_PATH": ":".join([*folders, inherited] if inherited else folders)}
 
 
 def ensure() -> Environment:
-    """The environment, made if it is not there or not of the versions asked for."""
+    """Return the environment; install it if it is missing or was installed from other packages or versions."""
     chosen = os.environ.get("PENSTOCK_PEERS")
     folder = Path(chosen).expanduser().absolute() if chosen else cache_dir("peers")
-    note = folder / "installed.json"
-    wanted = hashlib.sha256(f"{ROOT} {PEERS} {VERSIONS.read_text()}".encode()).hexdigest()
-    if note.exists():
-        found = json.loads(note.read_text())
-        if found["wanted"] == wanted:
-            return Environment(folder, found["absent"])
+    record = folder / "installed.json"
+    required = hashlib.sha256(f"{ROOT} {PEERS} {VERSIONS.read_text()}".encode()).hexdigest()
+    if record.exists():
+        installed = json.loads(record.read_text())
+        if installed["wanted"] == required:
+            return Environment(folder, installed["absent"])
     absent = _install(folder)
-    note.write_text(json.dumps({"wanted": wanted, "absent": absent}, indent=2))
+    record.write_text(json.dumps({"wanted": required, "absent": absent}, indent=2))
     return Environment(folder, absent)
 
 
+def run_comparison(module: str, options: Sequence[str]) -> bytes:
+    """Run a module that compares loaders in the peers' environment and return the JSON it writes to its `--out`.
+
+    The environment is made if it is missing. The module is also given the peers that could not be installed.
+    """
+    environment = ensure()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "results.json"
+        arguments = ["--out", str(out), "--absent", json.dumps(environment.absent), *options]
+        command = [str(environment.python), "-m", module, *arguments]
+        subprocess.run(command, check=True, cwd=ROOT, env=environment.variables())
+        return out.read_bytes()
+
+
 def pinned() -> dict[str, str]:
-    """Version by package."""
+    """Return the pinned version of every package."""
     lines = (line.partition("==") for line in VERSIONS.read_text().splitlines())
     return {name: version for name, _, version in lines if version}
 
 
 def _install(folder: Path) -> dict[str, str]:
-    """Penstock and torch must install; of the peers, those that do not are returned with the last words of pip."""
+    """Install Penstock, torch and the peers; return the peers that could not be installed, with pip's last error.
+
+    Without Penstock or torch the environment is of no use: a failure of one of them ends the program.
+    """
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     for packages in (["-U", "pip"], ["torch"], ["-e", str(ROOT)]):
         failure = _pip(folder, *packages)
@@ -95,7 +120,7 @@ def _install(folder: Path) -> dict[str, str]:
 
 
 def _pip(folder: Path, *arguments: str) -> str | None:
-    """Why it failed, or None."""
+    """Run `pip install`; return its last error, or None if it succeeded."""
     command = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "-c", str(VERSIONS), *arguments]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
@@ -103,7 +128,7 @@ def _pip(folder: Path, *arguments: str) -> str | None:
 
 
 def _link_ffmpeg(folder: Path) -> None:
-    """`libavutil-5809ad29.so.60.26.102` under the name that loaders look for, `libavutil.so.60`."""
+    """Link `libavutil-5809ad29.so.60.26.102`, as av's wheel names it, as `libavutil.so.60`, which SPDL searches for."""
     links = folder / "ffmpeg"
     links.mkdir(exist_ok=True)
     for libraries in _bundled_libraries(folder):
@@ -120,7 +145,7 @@ def _bundled_libraries(folder: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Make it and say what it lacks."""
+    """Make the environment and print the peers that it lacks."""
     environment = ensure()
     print(environment.folder)
     for name, reason in environment.absent.items():

@@ -1,4 +1,4 @@
-"""The kinds of shards that are raced over, and what a batch of each has to look like."""
+"""The kinds of shards that the loaders are compared on, and the shapes and types of a batch of each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.testing import IMAGENET, REID, SA1B, Preset
 from penstock.testing.presets import ArraySpec, NpzSpec
 
 SHARDS = 8
-"""Peers deal whole shards to their workers: enough for an even share at 1, 2 and 4."""
+"""Peers give whole shards to their workers: 8 shards are an even share for 1, 2 and 4 workers."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many samples, and how many of them make a batch; whole batches, because not every peer delivers the rest."""
+    """The size of a run. All batches are complete, because not every peer delivers an incomplete last one."""
 
     samples: int
     batch_size: int
@@ -25,21 +25,24 @@ class Size:
 
 @dataclass(frozen=True)
 class Kind:
+    """One kind of shards and the batches that every loader has to make of them."""
+
     name: str
     preset: Preset
     fields: Mapping[str, Field]
     outputs: Mapping[str, tuple[tuple[int, ...], str]]
-    """Shape and dtype of one sample's part of each tensor."""
+    """Shape and dtype of one sample, by field."""
     full: Size
-    """About four seconds for the fastest contestant on two cores."""
+    """About four seconds of work for the fastest loader on two cores."""
     quick: Size
+    """A few samples, to check that everything runs."""
 
     def size(self, quick: bool) -> Size:
         return self.quick if quick else self.full
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Of a sample's members, as they lie in the shards."""
+        """The suffixes of a sample's parts, in their order in the shards."""
         groups = self.preset.images, self.preset.npzs, self.preset.notes
         return tuple(spec.suffix for specs in groups for spec in specs)
 
@@ -50,7 +53,7 @@ class Kind:
         return field
 
     def split(self, member: str) -> tuple[str, str]:
-        """A member's name as the key of its sample and its suffix."""
+        """Return the key and the suffix of a member's name."""
         suffix = next(suffix for suffix in self.suffixes if member.endswith(suffix))
         return member[: -len(suffix)], suffix
 
@@ -59,7 +62,7 @@ class Kind:
 
 
 def _light(preset: Preset, **other: Any) -> Preset:
-    """With pictures of little detail at quality 75, as recompressed datasets have them."""
+    """Return the preset with images of little detail at quality 75, as recompressed datasets have them."""
     images = tuple(replace(spec, quality=75, detail=0.0) for spec in preset.images)
     return replace(preset, name=f"{preset.name}-light", images=images, **other)
 
@@ -86,9 +89,9 @@ _POSE = NpzSpec(".npz", arrays=(ArraySpec("pose", (17, 3), "float32", spatial=Fa
 
 KINDS = {
     "sa1b": Kind(name="SA-1B-like", preset=_light(SA1B), full=Size(768, 24), **_SA1B),
-    "sa1b-heavy": Kind(name="SA-1B-like, heavy pictures", preset=SA1B, full=Size(480, 24), **_SA1B),
+    "sa1b-heavy": Kind(name="SA-1B-like, heavy images", preset=SA1B, full=Size(480, 24), **_SA1B),
     "imagenet": Kind(name="ImageNet-like", preset=_light(IMAGENET), full=Size(8192, 128), **_IMAGENET),
-    "imagenet-heavy": Kind(name="ImageNet-like, heavy pictures", preset=IMAGENET, full=Size(4096, 128), **_IMAGENET),
+    "imagenet-heavy": Kind(name="ImageNet-like, heavy images", preset=IMAGENET, full=Size(4096, 128), **_IMAGENET),
     "reid": Kind(
         name="ReID-like",
         preset=_light(REID, npzs=(_POSE,), notes=()),
@@ -98,7 +101,8 @@ KINDS = {
         quick=Size(256, 16),
     ),
 }
-"""Large and middling pictures twice: light (0.2 MB and 20 KB a JPEG), and heavy as cameras make them (0.6 MB, 90 KB).
+"""Large and medium images come twice: light (0.2 MB and 20 KB per JPEG), and heavy, as cameras write them (0.6 MB and
+90 KB).
 
-The heavier the JPEG, the more alike all loaders are: the same Huffman codes are read by all of them.
+The heavier the JPEG, the smaller the differences between loaders, because all of them decode the same Huffman codes.
 """

@@ -1,4 +1,4 @@
-"""What the race says: a line for each figure to reach, a table with everybody for each kind of shards."""
+"""Reports a comparison: a line for each target, and a table of all loaders for each kind of shards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.peers.compare import BARE, DEFAULT, OURS, PACKED, Entry, Result, Results
+from benchmarks.peers.compare import BARE, DEFAULT_WORKERS, OURS, PACKED, Entry, Result, Results
 from benchmarks.peers.environment import pinned
 from benchmarks.peers.kinds import KINDS
 from benchmarks.result import Line, Table, median_ratio
@@ -14,14 +14,16 @@ from benchmarks.result import Line, Table, median_ratio
 
 @dataclass(frozen=True)
 class Targets:
-    """How many times a contestant's rate ours has to be."""
+    """The smallest ratios of Penstock's rate to the rate of another loader that are accepted."""
 
     field: float
+    """The field reports' loader with its own decoder."""
     own: float
     """webdataset and SPDL with their own decoders."""
     ours: float
-    """Any peer that is given our decode function."""
+    """Any peer with our decode functions."""
     bare: float | None = None
+    """The bare decode loop; None: no target."""
 
 
 TARGETS = {
@@ -32,9 +34,9 @@ TARGETS = {
     "reid": Targets(field=5.5, own=5, ours=3.3),
 }
 PACKED_TARGET = 12.0
-"""After `penstock shards pack`, against the field reports' loader on the shards as they were."""
+"""Target for shards after `penstock shards pack`, against the field reports' loader on the original shards."""
 FIRST_BATCH_TARGET = 0.5
-"""Of webdataset's time to the first batch, at the better of its two decoders."""
+"""Target for the time to the first batch, as a share of webdataset's with the quicker of its two decoders."""
 
 NAMES = {
     "penstock": "Penstock",
@@ -54,31 +56,30 @@ PACKAGES = {
     "mosaic": "mosaicml-streaming",
 }
 COLUMNS = (
-    "contestant", "decoder", "workers", "samples/s", "Penstock is", "first batch", "peak memory", "CPU per sample",
+    "loader", "decoder", "workers", "samples/s", "Penstock ÷ loader", "first batch", "peak memory", "CPU per sample",
 )  # fmt: skip
 NOTE = (
-    "Every contestant delivered every key once, in the same shapes and types, and with our decoder the same values. "
-    "Each run is a process of its own; figures are medians over the rounds, at the best of 1, 2 and 4 workers, which a "
-    "round before them found (one worker is not tried where four did better than two). "
-    "Files are in the page cache. What a contestant makes once for a dataset (our index, "
-    "DALI's, the shards of litdata and MosaicML) is not timed. The bare loop decodes from memory in threads and hands "
-    "nothing over: small samples are held back there by the interpreter's lock."
+    "Every loader delivered every key once, in the same shapes and types, and with our decoder the same values. "
+    "Each run is a process of its own. Figures are medians over the rounds, with the best of 1, 2 and 4 workers, which "
+    "was found in a round before them (1 worker is not tried if 4 did better than 2). Files are in the page cache. "
+    "What a loader makes once for a dataset (our index, DALI's, the shards of litdata and MosaicML) is not timed. "
+    "The bare loop decodes from memory in threads and delivers no values; with small samples the GIL holds it back."
 )
 
 
 def lines(results: Results) -> Iterator[Line]:
-    """One for each figure to reach whose contestants have both arrived."""
+    """Yield a line for each target for which both loaders have a result."""
     for kind, of_kind in results.items():
-        arrived = {result.entry: result for result in of_kind if result.failure is None}
+        succeeded = {result.entry: result for result in of_kind if result.failure is None}
         for entry, ours, target in _pairs(kind):
-            if entry in arrived and ours in arrived:
-                yield _rate_line(kind, arrived[ours], arrived[entry], target)
-        if OURS in arrived:
-            yield from _first_batch_line(kind, arrived[OURS], list(arrived.values()))
+            if entry in succeeded and ours in succeeded:
+                yield _rate_line(kind, succeeded[ours], succeeded[entry], target)
+        if OURS in succeeded:
+            yield from _first_batch_line(kind, succeeded[OURS], list(succeeded.values()))
 
 
 def _pairs(kind: str) -> Iterator[tuple[Entry, Entry, float]]:
-    """Whom we are measured against, with what, and the figure to reach."""
+    """Yield the entry that Penstock is compared with, the entry of Penstock, and the target."""
     targets = TARGETS.get(kind)
     if targets is None:
         return
@@ -94,25 +95,25 @@ def _pairs(kind: str) -> Iterator[tuple[Entry, Entry, float]]:
 
 
 def _rate_line(kind: str, ours: Result, other: Result, target: float) -> Line:
-    given = ", our decoder" if other.entry.decoder == "ours" and other.entry != BARE else ""
+    decoder = ", our decoder" if other.entry.decoder == "ours" and other.entry != BARE else ""
     return Line(
-        f"{KINDS[kind].name}{' packed' if ours.entry.packed else ''} against {NAMES[other.entry.loader]}{given}",
-        f"{_typical(ours, 'rate'):,.0f} samples/s",
-        f"{_typical(other, 'rate'):,.0f}",
+        f"{KINDS[kind].name}{' packed' if ours.entry.packed else ''} against {NAMES[other.entry.loader]}{decoder}",
+        f"{_median_of(ours, 'rate'):,.0f} samples/s",
+        f"{_median_of(other, 'rate'):,.0f}",
         median_ratio(_figures(ours, "rate"), _figures(other, "rate")),
         target,
         "at least",
     )
 
 
-def _first_batch_line(kind: str, ours: Result, arrived: Sequence[Result]) -> Iterator[Line]:
-    rivals = [result for result in arrived if result.entry.loader == "webdataset"]
-    if rivals:
-        other = min(rivals, key=lambda result: _typical(result, "first_batch_s"))
+def _first_batch_line(kind: str, ours: Result, succeeded: Sequence[Result]) -> Iterator[Line]:
+    others = [result for result in succeeded if result.entry.loader == "webdataset"]
+    if others:
+        other = min(others, key=lambda result: _median_of(result, "first_batch_s"))
         yield Line(
             f"{KINDS[kind].name}: time to first batch",
-            f"{_typical(ours, 'first_batch_s') * 1e3:.0f} ms",
-            f"webdataset: {_typical(other, 'first_batch_s') * 1e3:.0f} ms",
+            f"{_median_of(ours, 'first_batch_s') * 1e3:.0f} ms",
+            f"webdataset: {_median_of(other, 'first_batch_s') * 1e3:.0f} ms",
             median_ratio(_figures(ours, "first_batch_s"), _figures(other, "first_batch_s")),
             FIRST_BATCH_TARGET,
             "at most",
@@ -120,34 +121,34 @@ def _first_batch_line(kind: str, ours: Result, arrived: Sequence[Result]) -> Ite
 
 
 def tables(results: Results) -> Iterator[Table]:
-    """Everybody, the fastest first, those without a result last."""
+    """Yield a table for each kind: the fastest loader first, loaders without a result last."""
     for kind, of_kind in results.items():
-        arrived = [result for result in of_kind if result.failure is None]
-        arrived.sort(key=lambda result: -_typical(result, "rate"))
-        ours = next((result for result in arrived if result.entry == OURS), None)
-        rows = [_row(result, ours) for result in arrived]
+        succeeded = [result for result in of_kind if result.failure is None]
+        succeeded.sort(key=lambda result: -_median_of(result, "rate"))
+        ours = next((result for result in succeeded if result.entry == OURS), None)
+        rows = [_row(result, ours) for result in succeeded]
         rows += [_missing_row(result) for result in of_kind if result.failure is not None]
-        samples = f", {arrived[0].runs[0].samples:,} samples" if arrived else ""
+        samples = f", {succeeded[0].runs[0].samples:,} samples" if succeeded else ""
         yield Table(f"{KINDS[kind].name} shards{samples}", COLUMNS, rows, NOTE)
 
 
 def _row(result: Result, ours: Result | None) -> tuple[str, ...]:
     cpu = [run.cpu_s_per_sample for run in result.runs if run.cpu_s_per_sample is not None]
-    against_us = ours is not None and result.entry != OURS
+    compared = ours is not None and result.entry != OURS
     return (
         _name(result.entry),
         result.entry.decoder,
-        "default" if result.workers == DEFAULT else str(result.workers),
-        f"{_typical(result, 'rate'):,.0f}",
-        f"{median_ratio(_figures(ours, 'rate'), _figures(result, 'rate')):.2f}×" if ours and against_us else "",
-        f"{_typical(result, 'first_batch_s') * 1e3:,.0f} ms",
-        f"{_typical(result, 'peak_memory_bytes') / 2**20:,.0f} MiB",
+        "default" if result.workers == DEFAULT_WORKERS else str(result.workers),
+        f"{_median_of(result, 'rate'):,.0f}",
+        f"{median_ratio(_figures(ours, 'rate'), _figures(result, 'rate')):.2f}×" if ours and compared else "",
+        f"{_median_of(result, 'first_batch_s') * 1e3:,.0f} ms",
+        f"{_median_of(result, 'peak_memory_bytes') / 2**20:,.0f} MiB",
         f"{median(cpu) * 1e3:.2f} ms" if cpu else "",
     )
 
 
 def _missing_row(result: Result) -> tuple[str, ...]:
-    return _name(result.entry), result.entry.decoder, "", f"out: {result.failure}", "", "", "", ""
+    return _name(result.entry), result.entry.decoder, "", f"excluded: {result.failure}", "", "", "", ""
 
 
 def _name(entry: Entry) -> str:
@@ -160,5 +161,5 @@ def _figures(result: Result, figure: str) -> list[float]:
     return [float(getattr(run, figure)) for run in result.runs]
 
 
-def _typical(result: Result, figure: str) -> float:
+def _median_of(result: Result, figure: str) -> float:
     return median(_figures(result, figure))

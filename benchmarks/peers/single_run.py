@@ -1,4 +1,4 @@
-"""One run of one contestant, in a process of its own; the last line it prints is the result.
+"""Runs one loader once, in a process of its own; the last line of its output is the result.
 
 `python -m benchmarks.peers.single_run --kind sa1b --loader webdataset --decoder ours --workers 2`
 """
@@ -21,22 +21,24 @@ def main() -> None:
     parser.add_argument("--loader", required=True, help="a module of benchmarks.peers.loaders")
     parser.add_argument("--decoder", choices=DECODERS, required=True)
     parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--packed", action="store_true", help="the shards after `penstock shards pack`")
-    parser.add_argument("--quick", action="store_true", help="a handful of samples")
-    parser.add_argument("--prepare", action="store_true", help="only make what this contestant needs once")
-    parser.add_argument("--contents", action="store_true", help="print a digest of all that was delivered, no times")
-    asked = parser.parse_args()
-    kind = KINDS[asked.kind]
-    shards = (data.packed_shards_of if asked.packed else data.shards_of)(kind, asked.quick)
-    task = Task(kind, shards, kind.size(asked.quick).batch_size, asked.workers, asked.decoder)
-    make_batches: MakeBatches = import_module(f"benchmarks.peers.loaders.{asked.loader}").prepare(task)
-    if asked.prepare:
+    parser.add_argument("--packed", action="store_true", help="read the shards after `penstock shards pack`")
+    parser.add_argument("--quick", action="store_true", help="read only a few samples")
+    parser.add_argument("--prepare", action="store_true", help="only make what this loader makes once for a dataset")
+    parser.add_argument(
+        "--contents", action="store_true", help="print a digest of all delivered values instead of times"
+    )
+    options = parser.parse_args()
+    kind = KINDS[options.kind]
+    shards = (data.packed_shards_of if options.packed else data.shards_of)(kind, options.quick)
+    task = Task(kind, shards, kind.size(options.quick).batch_size, options.workers, options.decoder)
+    make_batches: MakeBatches = import_module(f"benchmarks.peers.loaders.{options.loader}").prepare(task)
+    if options.prepare:
         return
-    if asked.contents:
+    if options.contents:
         print(content_digest(kind, make_batches()), flush=True)
         return
-    name = f"{asked.loader}/{asked.decoder}"
-    print_run(measure(name, asked.workers, make_batches, partial(checked_keys, kind)))
+    name = f"{options.loader}/{options.decoder}"
+    print_run(measure(name, options.workers, make_batches, partial(checked_keys, kind)))
 
 
 if __name__ == "__main__":

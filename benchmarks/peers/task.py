@@ -1,4 +1,4 @@
-"""What a contestant is given, what it hands over, and how that is checked."""
+"""The task that a loader is given, the batches that it has to deliver, and the checks of these batches."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any, Literal, get_args
 from benchmarks.peers.kinds import Kind
 
 Decoder = Literal["own", "ours"]
+"""The peer's own decoder (or Pillow, if it has none), or Penstock's decode functions."""
 DECODERS: tuple[Decoder, ...] = get_args(Decoder)
 
 Batch = Mapping[str, Any]
-"""Tensors by field, and the keys of their samples, a list of strings, under "__key__"."""
+"""Tensors by field, and under "__key__" the list of the samples' keys."""
 MakeBatches = Callable[[], Iterable[Batch]]
-"""What the clock runs over: from its call to the last batch."""
+"""Makes the loader. The time of a run is measured from this call to the last batch."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +31,26 @@ class Task:
 
 
 class WrongOutputError(Exception):
-    """A contestant's batch is not what all have to deliver."""
+    """A loader's batch has other shapes or types than agreed."""
 
 
 def checked_keys(kind: Kind, batch: Batch) -> list[str]:
-    """The batch's keys, if its tensors have the agreed shapes and types: microseconds, so it runs inside the race."""
+    """Return the batch's keys; raise WrongOutputError unless its tensors have the agreed shapes and types.
+
+    This takes microseconds, so it is done within the measured time.
+    """
     keys = batch["__key__"]
     for name, (shape, dtype) in kind.outputs.items():
         tensor = batch[name]
         found = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.is_contiguous()
-        if found != ((len(keys), *shape), dtype, True):
-            raise WrongOutputError(f"{name} is {found}, where {((len(keys), *shape), dtype, True)} is agreed")
+        agreed = (len(keys), *shape), dtype, True
+        if found != agreed:
+            raise WrongOutputError(f"(shape, dtype, contiguous) of {name} is {found}; {agreed} is agreed")
     return list(keys)
 
 
 def content_digest(kind: Kind, batches: Iterable[Batch]) -> str:
-    """Of all samples, keys and contents, in any order: equal only if every value of every sample is."""
+    """Return a digest of the keys and values of all samples, which does not depend on the order of the samples."""
     total = 0
     for batch in batches:
         for place, key in enumerate(checked_keys(kind, batch)):

@@ -1,1 +1,1 @@
-"""`make bench-plan`: what the model predicts and what tuning finds, beside what real DataLoaders then do."""
+"""Compares the model's predictions and the results of tuning with measured rates of real DataLoaders."""

@@ -1,4 +1,8 @@
-"""`make bench-plan`: what the model predicts and what tuning finds, beside what real DataLoaders then do."""
+"""Compares predictions and tuning with measured rates of real DataLoaders: `make bench-plan`.
+
+predict: the rates that `penstock plan` predicts from one recording, against measured rates. grid: the setting that
+`penstock.tune` chooses, against every setting of a grid.
+"""
 
 from __future__ import annotations
 
@@ -21,65 +25,67 @@ PARTS = ("predict", "grid")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=PARTS, help="one part of it")
-    parser.add_argument("--load", nargs="+", choices=LOADS, metavar="NAME", help="these only")
-    parser.add_argument("--quick", action="store_true", help="short runs of a few loads: does all of it work?")
-    parser.add_argument("--folder", type=Path, help="keep data and recordings here; on a disk, not in memory")
+    parser.add_argument("--only", choices=PARTS, help="run only this part")
+    parser.add_argument("--load", nargs="+", choices=LOADS, metavar="NAME", help="only these loads")
+    parser.add_argument(
+        "--quick", action="store_true", help="short runs of a few loads, only to check that everything works"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="folder for data and recordings, which are kept; it must be on a disk"
+    )
     parser.add_argument("--json", action="store_true", help="print the lines as JSON")
     parser.add_argument("--write", action="store_true", help="write the sections into docs/benchmarks.md")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     found: dict[str, list[Finding]] = {}
     with tempfile.TemporaryDirectory(prefix="penstock-plan-") as scratch:
-        folder = asked.folder or Path(scratch)
+        folder = options.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        usual = QUICK_LOADS if asked.quick else tuple(LOADS)
-        if asked.only != "grid":
-            found["plan-predict"] = _predict(asked.load or usual, folder, quick=asked.quick)
-        if asked.only != "predict":
-            names = asked.load or [name for name in usual if name in GRID_LOADS]
-            found["plan-grid"] = _grid(names, folder, quick=asked.quick)
-    if asked.json:
+        default_names = QUICK_LOADS if options.quick else tuple(LOADS)
+        if options.only != "grid":
+            found["plan-predict"] = _predict(options.load or default_names, folder, quick=options.quick)
+        if options.only != "predict":
+            names = options.load or [name for name in default_names if name in GRID_LOADS]
+            found["plan-grid"] = _grid(names, folder, quick=options.quick)
+    if options.json:
         print(as_json(found))
     else:
         show(found)
-    if asked.write:
+    if options.write:
         write(found)
     sys.exit(0 if all(line.reached for line in lines_of(found)) else 1)
 
 
 def _predict(names: Sequence[str], folder: Path, *, quick: bool) -> list[Finding]:
     loads, left_out = _possible(names, folder)
-    judged = []
+    comparisons = []
     for load in loads:
-        with _or_left_out(load, left_out):
-            for each in predict.judge(load, folder, QUICK if quick else FULL):
-                judged.append(each)
+        with _record_failure(load, left_out):
+            for each in predict.compare(load, folder, QUICK if quick else FULL):
+                comparisons.append(each)
                 case = f"{each.load} {in_short(each.setting)}"
                 print(
                     f"{'✓' if each.near else '✗'} {case}: {each.predicted:.0f} predicted, {each.measured:.0f} measured "
-                    f"({each.error:+.0%}, {each.binds})",
+                    f"({each.error:+.0%}, {each.bottleneck})",
                     file=sys.stderr,
                 )
-    return list(predict_findings(judged, left_out))
+    return list(predict_findings(comparisons, left_out))
 
 
 def _grid(names: Sequence[str], folder: Path, *, quick: bool) -> list[Finding]:
     loads, left_out = _possible(names, folder)
-    courses = []
+    results = []
     for load in loads:
-        with _or_left_out(load, left_out):
-            course = grid.run(load, folder, QUICK if quick else FULL, quick=quick)
-            courses.append(course)
-            said = (
-                f"tuned to {in_short(course.tuned)} in {course.tune_s:.0f} s, {course.of_best:.2f} of the grid's best"
-            )
-            print(f"{load.name}: {said}", file=sys.stderr)
-    return list(grid_findings(courses, left_out))
+        with _record_failure(load, left_out):
+            result = grid.run(load, folder, QUICK if quick else FULL, quick=quick)
+            results.append(result)
+            chosen = f"tuned to {in_short(result.tuned)} in {result.tune_s:.0f} s"
+            print(f"{load.name}: {chosen}, {result.of_best:.2f} of the grid's best", file=sys.stderr)
+    return list(grid_findings(results, left_out))
 
 
 @contextmanager
-def _or_left_out(load: Load, left_out: LeftOut) -> Iterator[None]:
-    """A load that fails is told in its place: half an hour of the others must not be lost with it."""
+def _record_failure(load: Load, left_out: LeftOut) -> Iterator[None]:
+    """Record and print why a load failed, instead of losing the results of the others, which take half an hour."""
     try:
         yield
     except PenstockError as error:
@@ -88,11 +94,11 @@ def _or_left_out(load: Load, left_out: LeftOut) -> Iterator[None]:
 
 
 def _possible(names: Sequence[str], folder: Path) -> tuple[list[Load], LeftOut]:
-    """Those that can be had here; the others with the reason."""
+    """Return the loads that this machine can run, and the others with the reason why it cannot."""
     missing = {name: LOADS[name].missing(folder) for name in names}
-    left_out = {name: why for name, why in missing.items() if why is not None}
-    for name, why in left_out.items():
-        print(f"{name} left out: {why}", file=sys.stderr)
+    left_out = {name: reason for name, reason in missing.items() if reason is not None}
+    for name, reason in left_out.items():
+        print(f"{name} left out: {reason}", file=sys.stderr)
     return [LOADS[name] for name in names if name not in left_out], left_out
 
 

@@ -1,4 +1,4 @@
-"""A function in a process of its own that has done nothing but import torch: forked from one that stays like that."""
+"""Calls a function in a fresh process, forked from a server process that has only imported torch and the benchmark."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from penstock.errors import PenstockError
 
 T = TypeVar("T")
 TIMEOUT_S = 180.0
-ENDING_S = 10.0
-"""For a process that has given its answer."""
+EXIT_TIMEOUT_S = 10.0
+"""Seconds that the process may take to exit after it has sent its result."""
 
 _context = get_context("forkserver")
 _context.set_forkserver_preload(["torch", "benchmarks.plan.single_run"])
 
 
-def fresh(work: Callable[..., T], *given: Any, timeout_s: float = TIMEOUT_S) -> T:
-    """What `work(*given)` returns there; PenstockError where it raised, died or took too long."""
-    ours, theirs = _context.Pipe(duplex=False)
-    child = _context.Process(target=_answer, args=(theirs, work, given))
+def fresh(function: Callable[..., T], *args: Any, timeout_s: float = TIMEOUT_S) -> T:
+    """Return the result of `function(*args)` in a fresh process; raise PenstockError if it fails, dies or times out."""
+    receiving, sending = _context.Pipe(duplex=False)
+    child = _context.Process(target=_send_result, args=(sending, function, args))
     child.start()
-    theirs.close()
+    sending.close()
     try:
-        if not ours.poll(timeout_s):
+        if not receiving.poll(timeout_s):
             child.kill()
-            raise PenstockError(f"{work.__name__}{given}: no answer in {timeout_s:.0f} s")
-        failed, answer = ours.recv()
+            raise PenstockError(f"{function.__name__}{args}: no answer in {timeout_s:.0f} s")
+        failed, answer = receiving.recv()
     except EOFError:
-        raise PenstockError(f"{work.__name__}{given}: ended without an answer") from None
+        raise PenstockError(f"{function.__name__}{args}: ended without an answer") from None
     finally:
-        ours.close()
-        child.join(ENDING_S)
+        receiving.close()
+        child.join(EXIT_TIMEOUT_S)
         child.kill()
         child.join()
     if failed:
-        raise PenstockError(f"{work.__name__}{given}: {answer}")
-    found: T = answer
-    return found
+        raise PenstockError(f"{function.__name__}{args}: {answer}")
+    result: T = answer
+    return result
 
 
-def _answer(pipe: Connection, work: Callable[..., Any], given: tuple[Any, ...]) -> None:
+def _send_result(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     try:
-        answer = (False, work(*given))
+        answer = (False, function(*args))
     except Exception as error:
         answer = (True, f"{type(error).__name__}: {error}")
     pipe.send(answer)

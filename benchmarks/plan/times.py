@@ -1,4 +1,4 @@
-"""How long each thing is run for: the whole benchmark, or a quick look whether all of it works."""
+"""The durations of the runs: for the whole benchmark, and for a quick check that everything works."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
+    """Seconds of each kind of run, and the number of rounds."""
+
     record_s: float
     measure_s: float
-    """Of a run that counts, after its warm-up."""
+    """Seconds after the warm-up of a run that counts."""
     screen_s: float
-    """The same of a run that only decides which settings get those."""
+    """Seconds after the warm-up of a run that only selects the settings to measure."""
     tune_s: float
     rounds: int
 

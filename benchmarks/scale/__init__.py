@@ -1,1 +1,1 @@
-"""Many ranks: what the model says of them, beside real ones on this machine, and a table up to 1024."""
+"""Benchmark of the model for many ranks: its predictions compared with real ranks, and a table up to 1024 GPUs."""

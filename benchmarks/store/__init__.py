@@ -1,1 +1,1 @@
-"""Penstock and its peers on a store that answers late, beside what plain parallel reads get from it."""
+"""Compares Penstock with its peers, and with plain parallel reads, on an object store with high latency."""

@@ -1,4 +1,4 @@
-"""What lies in the store: raw arrays in tar shards, made once and kept in the user's cache."""
+"""The objects of the store: raw arrays in tar shards, made once and kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from penstock.shards.codecs.arrays import encode_npy
 from penstock.testing import tar_bytes
 
 SHAPE = (32, 32, 64)
-"""float16: 128 KiB a sample, about a picture's JPEG. Decoding is a copy: the store is the limit, not the cores."""
+"""A sample of this shape in float16 has 128 KiB, about the size of a JPEG. Its decoding is only a copy, so that the
+store is the limit and not the cores."""
 DTYPE = "float16"
 SAMPLE_BYTES = 2 * int(np.prod(SHAPE))
 BUCKET = "bench"
@@ -23,9 +24,11 @@ BUCKET = "bench"
 
 @dataclass(frozen=True)
 class Size:
+    """A number of shards and of samples in each, and the batch size."""
+
     shards: int
     samples: int
-    """Per shard."""
+    """Samples per shard."""
     batch_size: int
 
     @property
@@ -41,17 +44,17 @@ class Size:
 
 
 FULL = Size(48, 512, 128)
-"""3 GiB in shards of 64 MiB: an even share for 1, 2, 4, 8 and 16 workers."""
+"""3 GiB in shards of 64 MiB, an even share for 1, 2, 4, 8 and 16 workers."""
 QUICK = Size(4, 64, 16)
 
 
 def folder_of(size: Size) -> Path:
-    """The bucket's content."""
+    """Return the folder with the bucket's content; make it if it is missing."""
     return once(cache_dir("bench") / f"store-{size.shards}x{size.samples}", partial(_make, size))
 
 
 def samples_of(size: Size, shard: int) -> Iterator[tuple[str, bytes]]:
-    """Each key and its array, as an NPY."""
+    """Yield the key and the array, as an NPY file, of each sample of a shard."""
     rng = np.random.default_rng(shard)
     for key in size.keys_of(shard):
         yield key, encode_npy(rng.integers(0, 1 << 14, SHAPE, np.uint16).view(DTYPE))

@@ -1,8 +1,8 @@
-"""A store that answers late: `python -m benchmarks.store.server FOLDER LATENCY_S BYTES_PER_S`, until its input ends.
+"""A store with high latency: `python -m benchmarks.store.server FOLDER LATENCY_S BYTES_PER_S`, until its stdin ends.
 
-It speaks as much S3 as the contestants need (GET with ranges, HEAD, PUT, ListObjectsV2; paths are /bucket/key), and is
-a process of its own. Heads are parsed by hand and bytes go from the page cache to the socket by sendfile, because it
-takes its share of the cores that the contestants run on.
+It implements the part of S3 that the loaders need (GET with ranges, HEAD, PUT, ListObjectsV2; paths are /bucket/key)
+and runs in a process of its own. It runs on the same cores as the loaders, so it must use little CPU time: it parses
+request heads itself, and sendfile sends the bytes from the page cache to the socket.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from threading import Thread
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from tests.support.proxy.book import Throttle
+from tests.support.proxy.throttle import Throttle
 
 from benchmarks.peers.environment import ROOT
 
 PIECE_BYTES = 256 << 10
-"""Sent at once: connections take turns by so much."""
+"""Bytes that a connection sends at a time: connections share the bandwidth in units of this size."""
 REASONS = {200: "OK", 206: "Partial Content", 404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange"}
 
 
 @dataclass(frozen=True)
 class Store:
-    """What the store is like."""
+    """The latency and the bandwidth of a store."""
 
     latency_s: float
-    """From a request to the first byte of its answer."""
+    """Seconds from a request to the first byte of its response."""
     bytes_per_s: float
-    """Of all answers together."""
+    """Bandwidth of all responses together."""
 
     @contextmanager
     def serving(self, folder: Path) -> Iterator[str]:
-        """Its address, while it runs in a process of its own."""
+        """Run the store in a process of its own, and yield its address."""
         numbers = str(self.latency_s), str(self.bytes_per_s)
         command = [sys.executable, "-m", "benchmarks.store.server", str(folder), *numbers]
         with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -56,14 +56,14 @@ class Store:
 
 
 class Object:
-    """A file, held open: whoever reads an object that is replaced meanwhile gets the old one to its end."""
+    """An open file: a client that reads an object while it is replaced gets the old content to its end."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("rb")
-        about = os.fstat(self.file.fileno())
-        self.size = about.st_size
-        self.etag = f'"{about.st_size:x}-{about.st_mtime_ns:x}"'
-        self.modified_s = about.st_mtime
+        status = os.fstat(self.file.fileno())
+        self.size = status.st_size
+        self.etag = f'"{status.st_size:x}-{status.st_mtime_ns:x}"'
+        self.modified_s = status.st_mtime
 
     @cached_property
     def headers(self) -> dict[str, str]:
@@ -71,6 +71,8 @@ class Object:
 
 
 class Server(ThreadingMixIn, TCPServer):
+    """The server of one folder, with one thread per connection."""
+
     daemon_threads = True
     request_queue_size = 256
 
@@ -82,7 +84,7 @@ class Server(ThreadingMixIn, TCPServer):
         self._objects: dict[str, Object] = {}
 
     def find(self, key: str) -> Object | None:
-        """Opened when it is first asked for."""
+        """Return an object, which is opened on the first request for it; None if there is none."""
         if key not in self._objects:
             path = self.folder / key
             if ".." in path.parts or not path.is_file():
@@ -91,7 +93,7 @@ class Server(ThreadingMixIn, TCPServer):
         return self._objects[key]
 
     def listed(self, prefix: str) -> Iterator[tuple[str, Object]]:
-        """Every object whose key begins so."""
+        """Yield the key and the object of every key with this prefix."""
         keys = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*"))
         for key in keys:
             found = self.find(key) if key.startswith(prefix) else None
@@ -99,7 +101,7 @@ class Server(ThreadingMixIn, TCPServer):
                 yield key, found
 
     def put(self, key: str, data: bytes) -> Object:
-        """Whole or not at all."""
+        """Store an object under a temporary name, and rename it when it is complete."""
         path = self.folder / key
         unfinished = path.with_name(path.name + ".put")
         unfinished.write_bytes(data)
@@ -109,51 +111,51 @@ class Server(ThreadingMixIn, TCPServer):
 
 
 class Connection(StreamRequestHandler):
-    """Request after request of one client."""
+    """Handles the requests of one client, one after the other."""
 
     disable_nagle_algorithm = True
     server: Server
 
     def handle(self) -> None:
-        with suppress(OSError):  # a client that goes away in the middle of an answer may
+        with suppress(OSError):  # a client may disconnect during a response
             while line := self.rfile.readline():
                 method, target, _ = line.decode("latin-1").split()
-                self._answer(method, target, dict(iter(self._header, None)))
+                self._respond(method, target, dict(iter(self._header, None)))
 
     def _header(self) -> tuple[str, str] | None:
-        """The next one, None at the end of them."""
+        """Read the next header; return None at their end."""
         name, colon, value = self.rfile.readline().decode("latin-1").partition(":")
         return (name.lower(), value.strip()) if colon else None
 
-    def _answer(self, method: str, target: str, headers: Mapping[str, str]) -> None:
+    def _respond(self, method: str, target: str, headers: Mapping[str, str]) -> None:
         data = self.rfile.read(int(headers.get("content-length", 0)))
         time.sleep(self.server.latency_s)
-        asked = urlsplit(target)
-        _, _, key = unquote(asked.path).lstrip("/").partition("/")
+        url = urlsplit(target)
+        _, _, key = unquote(url.path).lstrip("/").partition("/")
         found = self.server.put(key, data) if method == "PUT" else self.server.find(key)
         if not key:
-            (prefix,) = parse_qs(asked.query).get("prefix", [""])
-            self._small(200, _listing(self.server.listed(prefix)))
+            (prefix,) = parse_qs(url.query).get("prefix", [""])
+            self._send_body(200, _listing(self.server.listed(prefix)))
         elif found is None:
-            self._small(404, _error("NoSuchKey"), empty=method == "HEAD")
+            self._send_body(404, _error("NoSuchKey"), empty=method == "HEAD")
         elif method == "PUT":
-            self._head(200, 0, found.headers)
+            self._send_head(200, 0, found.headers)
         elif headers.get("if-match", found.etag) != found.etag:
-            self._small(412, _error("PreconditionFailed"), empty=method == "HEAD")
+            self._send_body(412, _error("PreconditionFailed"), empty=method == "HEAD")
         else:
-            self._object(found, headers.get("range"), empty=method == "HEAD")
+            self._send_object(found, headers.get("range"), empty=method == "HEAD")
 
-    def _object(self, found: Object, asked: str | None, *, empty: bool) -> None:
-        start, stop = span(asked, found.size)
+    def _send_object(self, found: Object, byte_range: str | None, *, empty: bool) -> None:
+        start, stop = span(byte_range, found.size)
         if start >= stop > 0:
-            self._small(416, _error("InvalidRange"), empty=empty)
+            self._send_body(416, _error("InvalidRange"), empty=empty)
             return
-        part = {"Content-Range": f"bytes {start}-{stop - 1}/{found.size}"} if asked else {}
-        self._head(206 if asked else 200, stop - start, found.headers | part)
+        part = {"Content-Range": f"bytes {start}-{stop - 1}/{found.size}"} if byte_range else {}
+        self._send_head(206 if byte_range else 200, stop - start, found.headers | part)
         if not empty:
-            self._send(found, start, stop)
+            self._send_bytes(found, start, stop)
 
-    def _send(self, found: Object, start: int, stop: int) -> None:
+    def _send_bytes(self, found: Object, start: int, stop: int) -> None:
         while start < stop:
             count = min(PIECE_BYTES, stop - start)
             time.sleep(self.server.throttle.delay_s(count))
@@ -161,25 +163,25 @@ class Connection(StreamRequestHandler):
                 sent = os.sendfile(self.connection.fileno(), found.file.fileno(), start, count)
                 start, count = start + sent, count - sent
 
-    def _small(self, status: int, body: bytes, *, empty: bool = False) -> None:
-        self._head(status, len(body), {"Content-Type": "application/xml"})
+    def _send_body(self, status: int, body: bytes, *, empty: bool = False) -> None:
+        self._send_head(status, len(body), {"Content-Type": "application/xml"})
         if not empty:
             self.wfile.write(body)
 
-    def _head(self, status: int, length: int, headers: Mapping[str, str]) -> None:
+    def _send_head(self, status: int, length: int, headers: Mapping[str, str]) -> None:
         lines = [f"HTTP/1.1 {status} {REASONS[status]}", f"Content-Length: {length}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
 
-def span(asked: str | None, size: int) -> tuple[int, int]:
-    """The bytes to send, from and to, of `bytes=0-511`, `bytes=512-` or `bytes=-512`."""
-    found = re.fullmatch(r"bytes=(\d*)-(\d*)", asked or "")
-    if found is None or found[0] == "bytes=-":
+def span(byte_range: str | None, size: int) -> tuple[int, int]:
+    """Return (start, stop) of the bytes that `bytes=0-511`, `bytes=512-` or `bytes=-512` requests."""
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", byte_range or "")
+    if match is None or match[0] == "bytes=-":
         return 0, size
-    if not found[1]:
-        return max(0, size - int(found[2])), size
-    return int(found[1]), min(size, int(found[2]) + 1) if found[2] else size
+    if not match[1]:
+        return max(0, size - int(match[2])), size
+    return int(match[1]), min(size, int(match[2]) + 1) if match[2] else size
 
 
 def _error(code: str) -> bytes:
@@ -198,7 +200,7 @@ def _listing(objects: Iterable[tuple[str, Object]]) -> bytes:
 
 
 def main() -> None:
-    """Says its port when it is ready."""
+    """Serve until stdin ends; the port is printed when the server is ready."""
     folder, latency_s, bytes_per_s = sys.argv[1:]
     with Server(Path(folder), Store(float(latency_s), float(bytes_per_s))) as server:
         Thread(target=server.serve_forever, daemon=True).start()

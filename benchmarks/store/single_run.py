@@ -1,4 +1,4 @@
-"""One run of one contestant, in a process of its own; the last line it prints is the result.
+"""Runs one loader once, in a process of its own; the last line of its output is the result.
 
 `python -m benchmarks.store.single_run http://127.0.0.1:5000 --loader webdataset --workers 2`
 """
@@ -21,21 +21,23 @@ def main() -> None:
     parser.add_argument("endpoint")
     parser.add_argument("--loader", required=True, help="a module of benchmarks.store.loaders")
     parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--quick", action="store_true", help="a handful of samples")
-    parser.add_argument("--prepare", action="store_true", help="only make what this contestant needs once")
-    parser.add_argument("--contents", action="store_true", help="print a digest of all that was delivered, no times")
-    asked = parser.parse_args()
-    task = Task(asked.endpoint, QUICK if asked.quick else FULL, asked.workers)
+    parser.add_argument("--quick", action="store_true", help="read only a few samples")
+    parser.add_argument("--prepare", action="store_true", help="only make what this loader makes once for a dataset")
+    parser.add_argument(
+        "--contents", action="store_true", help="print a digest of all delivered values instead of times"
+    )
+    options = parser.parse_args()
+    task = Task(options.endpoint, QUICK if options.quick else FULL, options.workers)
     os.environ |= task.environment
-    make_batches: MakeBatches = import_module(f"benchmarks.store.loaders.{asked.loader}").prepare(task)
-    if asked.contents:
+    make_batches: MakeBatches = import_module(f"benchmarks.store.loaders.{options.loader}").prepare(task)
+    if options.contents:
         print(content_digest(AGREED, make_batches()), flush=True)
-    elif not asked.prepare:
-        keys_of = _keys if asked.loader == "plain" else partial(checked_keys, AGREED)
-        print_run(measure(asked.loader, asked.workers, make_batches, keys_of))
+    elif not options.prepare:
+        keys_of = _keys_of_plain_reads if options.loader == "plain" else partial(checked_keys, AGREED)
+        print_run(measure(options.loader, options.workers, make_batches, keys_of))
 
 
-def _keys(batch: Batch) -> list[str]:
+def _keys_of_plain_reads(batch: Batch) -> list[str]:
     return list(batch["__key__"])
 
 

@@ -1,4 +1,4 @@
-"""What a contestant is given, and what it has to hand over."""
+"""The task that a loader is given, and the batches that it has to deliver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CREDENTIALS = {
 
 @dataclass(frozen=True)
 class Task:
-    """One run: read these objects to their end, once, in batches."""
+    """One run: read these objects once, in batches."""
 
     endpoint: str
     size: Size
@@ -40,13 +40,13 @@ class Task:
 
     @property
     def environment(self) -> dict[str, str]:
-        """By which S3 clients find the store."""
+        """Environment variables that direct S3 clients to the store."""
         return {**CREDENTIALS, "AWS_ENDPOINT_URL": self.endpoint}
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """What every batch has to be, as `benchmarks.peers.task` checks it."""
+    """Shapes and types of the batches, in the form in which `benchmarks.peers.task` checks them."""
 
     outputs: Mapping[str, tuple[tuple[int, ...], str]]
 
@@ -55,7 +55,7 @@ AGREED = Agreed({"array": (SHAPE, DTYPE)})
 
 
 def stacked(samples: Iterable[tuple[str, bytes]]) -> Batch:
-    """A peer's batch with a single copy: views of the members, laid side by side."""
+    """Return a peer's batch, made with a single copy: views of the NPY files are stacked."""
     keys, members = zip(*samples, strict=True)
     arrays: list[Any] = [decode_npy(data) for data in members]
     return {"__key__": list(keys), "array": torch.from_numpy(np.stack(arrays))}

@@ -1,1 +1,1 @@
-"""What the training helpers cost and save: samplers here, steps on the CPU here and on a GPU in `gpu`."""
+"""Benchmarks of the training helpers: samplers, steps on the CPU and, in gpu.py, steps on a GPU."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.train`: samplers against the uncached one of report 003; what helpers cost."""
+"""`python -m benchmarks.train`: the time of samplers, of reading in their order, and of helpers in a training step."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ SUITES: dict[str, Callable[[], Iterable[Finding]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="which ones; all if none is named")
+    parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="which suites to run; default: all")
     parser.add_argument("--json", action="store_true", help="print the lines as JSON")
     parser.add_argument("--write", action="store_true", help="write the sections into docs/benchmarks.md")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     found: dict[str, list[Finding]] = {}
-    for name in asked.suites or SUITES:
+    for name in options.suites or SUITES:
         found[name] = []
         for finding in SUITES[name]():
             found[name].append(finding)
             if isinstance(finding, Line):
                 print(f"{finding.what}: {finding.ratio:.3g}", file=sys.stderr)
-    if asked.json:
+    if options.json:
         print(as_json(found))
     else:
         show(found)
-    if asked.write:
+    if options.write:
         write(found)
     sys.exit(0 if all(line.reached for line in lines_of(found)) else 1)
 

@@ -1,4 +1,4 @@
-"""Models and batches for the GPU's benchmark, and how long a step of them takes."""
+"""Models and batches for the benchmark of helpers on a GPU, and the timing of training steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Step = Callable[[Batch], torch.Tensor]
 
 
 def convolutions() -> nn.Module:
-    """Over pictures: as long to compute as to copy, or longer."""
+    """Return a network over images whose step takes at least as long as copying a batch."""
     torch.manual_seed(0)
     sides = [(3, 32), (32, 64), (64, 128), (128, 256)]
     blocks = [nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in sides]
@@ -26,12 +26,12 @@ def convolutions() -> nn.Module:
 
 
 class Transformer(nn.Module):
-    """ViT-S/16: what precision and compiling change shows on a model of real size, 22 million weights."""
+    """ViT-S/16 with 22 million weights: the effects of precision and compiling show on a model of realistic size."""
 
     def __init__(self, side: int = 224, patch: int = 16, width: int = 384, depth: int = 12, heads: int = 6) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, patch, patch)
-        self.places = nn.Parameter(torch.zeros(1, (side // patch) ** 2, width))
+        self.positions = nn.Parameter(torch.zeros(1, (side // patch) ** 2, width))
         self.blocks = nn.Sequential(
             *(
                 nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
@@ -39,12 +39,12 @@ class Transformer(nn.Module):
             )
         )
         self.norm = nn.LayerNorm(width)
-        self.label = nn.Linear(width, 64)
+        self.head = nn.Linear(width, 64)
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        tokens = self.patches(pictures).flatten(2).transpose(1, 2) + self.places
-        label: torch.Tensor = self.label(self.norm(self.blocks(tokens)).mean(1))
-        return label
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        tokens = self.patches(images).flatten(2).transpose(1, 2) + self.positions
+        logits: torch.Tensor = self.head(self.norm(self.blocks(tokens)).mean(1))
+        return logits
 
 
 def transformer() -> nn.Module:
@@ -52,24 +52,24 @@ def transformer() -> nn.Module:
     return Transformer().to("cuda")
 
 
-def layers() -> nn.Module:
-    """Many small ones: what is lost by waiting for the GPU shows here."""
+def many_small_layers() -> nn.Module:
+    """Return a network with so many short kernels that waiting for the GPU shows in the time of a step."""
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU()) for _ in range(60)]
     return nn.Sequential(*blocks).to("cuda")
 
 
-def pictures(count: int, *, pinned: bool) -> list[Batch]:
-    """Eight batches in host memory, again and again."""
+def image_batches(count: int, *, pinned: bool) -> list[Batch]:
+    """Return batches in host memory; eight different ones repeat."""
     torch.manual_seed(0)
-    made = [{"image": torch.randn(64, 3, 224, 224), "label": torch.randint(64, (64,))} for _ in range(8)]
+    batches = [{"image": torch.randn(64, 3, 224, 224), "label": torch.randint(64, (64,))} for _ in range(8)]
     if pinned:
-        made = [{name: value.pin_memory() for name, value in batch.items()} for batch in made]
-    return [made[number % len(made)] for number in range(count)]
+        batches = [{name: value.pin_memory() for name, value in batch.items()} for batch in batches]
+    return [batches[number % len(batches)] for number in range(count)]
 
 
-def pictures_on_gpu() -> Batch:
-    batch: Any = to_device(pictures(1, pinned=False)[0], "cuda")
+def image_batch_on_gpu() -> Batch:
+    batch: Any = to_device(image_batches(1, pinned=False)[0], "cuda")
     return batch
 
 
@@ -77,8 +77,8 @@ def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch["image"]).float(), batch["label"])
 
 
-def timed(batches: Iterable[Batch], step: Step) -> float:
-    """Seconds per step, without the first ones, up to when the GPU is done."""
+def time_steps(batches: Iterable[Batch], step: Step) -> float:
+    """Return the seconds per step after WARM_UP steps; the time ends when the GPU has finished."""
     start, counted = 0.0, 0
     for number, batch in enumerate(batches):
         if number == WARM_UP:
@@ -90,7 +90,7 @@ def timed(batches: Iterable[Batch], step: Step) -> float:
     return (time.perf_counter() - start) / counted
 
 
-def trained(step: Step) -> Callable[[], float]:
-    """With data that is on the GPU already."""
+def timed_training(step: Step) -> Callable[[], float]:
+    """Return a function that trains on a batch in GPU memory and returns the seconds per step."""
     batch = {"x": torch.randn(64, 256, device="cuda")}
-    return lambda: timed((batch for _ in range(STEPS)), step)
+    return lambda: time_steps((batch for _ in range(STEPS)), step)

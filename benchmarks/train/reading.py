@@ -1,4 +1,4 @@
-"""What a sampler's order costs over shards: P×K batches, read by index, beside reading from front to back."""
+"""Time reading from shards in a sampler's order: P×K batches, read by index, compared with reading in shard order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+import numpy as np
 
 from benchmarks.document import Finding
 from benchmarks.result import Line, Table, in_turns, median_ratio, seconds
@@ -22,67 +24,71 @@ from penstock.samplers import PKSampler, read_metadata
 
 ROUNDS = 3
 SAMPLES = 6400
+SHARD_ORDER, PK_ORDER = "shard order", "P×K"
 COLUMNS = (
     "order",
     "samples/s",
-    "around the page cache",
-    "reads a batch",
-    "bytes a read",
-    "bytes read, of those wanted",
+    "without the page cache",
+    "reads per batch",
+    "bytes per read",
+    "bytes read per byte needed",
 )
 NOTE = (
-    f"Epochs of {SAMPLES:,} crops in 8 shards, batches of {BATCH}, no training; samples/s with the shards in "
-    "the page cache and, to see the storage, with direct reads around it. Reads are requests to the storage: a P×K "
-    "batch takes its samples from anywhere, each where it lies, in the order of their place, and near ones in one read."
+    f"Epochs of {SAMPLES:,} crops in 8 shards, batches of {BATCH}, no training. Samples/s are measured with the shards "
+    "in the page cache and, to include the storage, with direct reads that bypass it. Reads are requests to the "
+    "storage. The samples of a P×K batch may lie anywhere in the shards: they are read by offset, in the order of "
+    "their offsets, and samples that are close to each other in one read."
 )
 
 
 class Reads(NamedTuple):
-    """Of a batch, in the mean."""
+    """Reads of a batch, as means over all batches."""
 
-    count: float
+    requests: float
+    """Requests to the storage."""
     read_bytes: float
-    wanted_bytes: float
-    """Of its samples' parts, each sample once."""
+    needed_bytes: float
+    """Bytes of the parts of the samples, each sample once."""
 
     @property
     def excess(self) -> float:
-        """Bytes read for a byte that is wanted."""
-        return self.read_bytes / self.wanted_bytes
+        """Bytes read per byte needed."""
+        return self.read_bytes / self.needed_bytes
 
 
 @dataclass
-class Way:
-    """A loader that is timed epoch after epoch."""
+class TimedLoader:
+    """A loader in one order, timed epoch by epoch."""
 
     loader: Loader
-    lengths: dict[str, float]
-    """Of each sample's parts together, in bytes."""
+    lengths: dict[str, int]
+    """Bytes of the parts of each sample together, by key."""
     samples: int = 0
     batches: int = 0
-    wanted: float = 0.0
-    """Bytes of what came: a sampler takes some samples more often than others, and those need not be of mean length."""
+    needed_bytes: int = 0
+    """Bytes of the delivered samples. They are summed because a sampler may use some samples more often than others,
+    and these need not be of mean length."""
 
-    def epoch(self) -> float:
-        """Samples per second."""
-        came: list[list[str]] = []
+    def time_epoch(self) -> float:
+        """Iterate over one epoch and return its samples per second."""
+        batch_keys: list[list[str]] = []
 
         def run() -> None:
             for batch in self.loader:
-                came.append(batch["__key__"])
+                batch_keys.append(batch["__key__"])
 
-        taken = seconds(run)
-        samples = sum(map(len, came))
+        duration_s = seconds(run)
+        samples = sum(map(len, batch_keys))
         self.samples += samples
-        self.batches += len(came)
-        self.wanted += sum(self.lengths[key] for keys in came for key in set(keys))
-        return samples / taken
+        self.batches += len(batch_keys)
+        self.needed_bytes += sum(self.lengths[key] for keys in batch_keys for key in set(keys))
+        return samples / duration_s
 
     def reads(self) -> Reads:
-        """Since it was made."""
-        engine, feed = self.loader.stats().engine, self.loader._source
-        counted = feed.block_source.counts if isinstance(feed, SampledShardSource) else engine
-        return Reads(counted.reads / self.batches, counted.bytes_read / self.batches, self.wanted / self.batches)
+        """Return the means over all batches so far."""
+        engine, source = self.loader.stats().engine, self.loader._source
+        counts = source.block_source.counts if isinstance(source, SampledShardSource) else engine
+        return Reads(counts.reads / self.batches, counts.bytes_read / self.batches, self.needed_bytes / self.batches)
 
 
 def measure(samples: int = SAMPLES, rounds: int = ROUNDS) -> Iterator[Finding]:
@@ -90,75 +96,75 @@ def measure(samples: int = SAMPLES, rounds: int = ROUNDS) -> Iterator[Finding]:
         shards = data.make(Path(scratch), samples)
         dataset = ShardDataset(shards, FIELDS)
         table = read_metadata(dataset, ".json")
-        known = dataset.source.dataset
-        columns = zip(known.indexes, known.parts, strict=True)
-        lengths = {
-            key: float(length)
-            for index, parts in columns
-            for key, length in zip(index.keys, index.lengths[parts].sum(axis=1), strict=True)
-        }
+        sample_index = dataset.source.sample_index
+        keys = sample_index.keys(np.arange(len(sample_index)))
+        lengths = dict(zip(keys, sample_index.wanted_bytes().tolist(), strict=True))
 
         def sampler() -> PKSampler:
             return PKSampler(table, data.PER_BATCH, data.INSTANCES, ensure="rgb", prefer_complete=True)
 
         orders: dict[str, Callable[[bool], Loader]] = {
-            "front to back": lambda cached: Loader(shards, FIELDS, BATCH, reading=ReadOptions(page_cache=cached)),
+            SHARD_ORDER: lambda cached: Loader(shards, FIELDS, BATCH, reading=ReadOptions(page_cache=cached)),
             "the loader's own shuffle": lambda cached: Loader(
                 shards, FIELDS, BATCH, shuffle=True, reading=ReadOptions(page_cache=cached)
             ),
-            "P×K": lambda cached: Loader(
+            PK_ORDER: lambda cached: Loader(
                 shards, FIELDS, batch_sampler=sampler(), reading=ReadOptions(page_cache=cached)
             ),
         }
-        warm, cold = ({name: Way(make(cached), lengths) for name, make in orders.items()} for cached in (True, False))
+        cached, direct = (
+            {name: TimedLoader(make(page_cache), lengths) for name, make in orders.items()}
+            for page_cache in (True, False)
+        )
         try:
-            rates, around = _timed(warm, rounds), _timed(cold, rounds)
-            yield from _lines(warm, rates, around)
-            rows = [_row(name, warm[name], rates[name], around[name]) for name in orders]
+            cached_rates, direct_rates = _time_in_turns(cached, rounds), _time_in_turns(direct, rounds)
+            yield from _lines(cached[PK_ORDER].reads(), cached_rates, direct_rates)
+            rows = [_row(name, cached[name].reads(), cached_rates[name], direct_rates[name]) for name in orders]
             yield Table("Reading in a sampler's order", COLUMNS, rows, NOTE)
         finally:
-            for way in (*warm.values(), *cold.values()):
-                way.loader.close()
+            for timed in (*cached.values(), *direct.values()):
+                timed.loader.close()
 
 
-def _timed(ways: dict[str, Way], rounds: int) -> dict[str, list[float]]:
-    """Each way's rates; an epoch before them starts the workers."""
-    for way in ways.values():
-        way.epoch()
-    return dict(zip(ways, in_turns([way.epoch for way in ways.values()], rounds), strict=True))
+def _time_in_turns(loaders: dict[str, TimedLoader], rounds: int) -> dict[str, list[float]]:
+    """Return the samples per second of each round by order; an epoch before the first round starts the workers."""
+    for timed in loaders.values():
+        timed.time_epoch()
+    return dict(zip(loaders, in_turns([timed.time_epoch for timed in loaders.values()], rounds), strict=True))
 
 
-def _lines(ways: dict[str, Way], rates: dict[str, list[float]], around: dict[str, list[float]]) -> Iterator[Line]:
-    plain, picked = "front to back", "P×K"
-    for what, figures, target in (("in the page cache", rates, 0.8), ("around the page cache", around, 0.5)):
+def _lines(reads: Reads, cached_rates: dict[str, list[float]], direct_rates: dict[str, list[float]]) -> Iterator[Line]:
+    """Yield the lines of the P×K order; `reads` are those of its batches."""
+    for what, rates, target in (
+        ("in the page cache", cached_rates, 0.8),
+        ("without the page cache", direct_rates, 0.5),
+    ):
         yield Line(
             f"P×K over shards, {what}: samples/s",
-            f"{median(figures[picked]):,.0f}",
-            f"{plain}: {median(figures[plain]):,.0f}",
-            median_ratio(figures[picked], figures[plain]),
+            f"{median(rates[PK_ORDER]):,.0f}",
+            f"{SHARD_ORDER}: {median(rates[SHARD_ORDER]):,.0f}",
+            median_ratio(rates[PK_ORDER], rates[SHARD_ORDER]),
             target,
             "at least",
         )
-    found = ways[picked].reads()
     yield Line(
-        "P×K over shards: reads of a sample",
-        f"{found.count:.1f} a batch",
+        "P×K over shards: reads per sample",
+        f"{reads.requests:.1f} per batch",
         f"{BATCH} samples",
-        found.count / BATCH,
+        reads.requests / BATCH,
         1.0,
         "at most",
     )
     yield Line(
-        "P×K over shards: bytes read, of those wanted",
-        f"{format_bytes(found.read_bytes)} a batch",
-        f"its parts: {format_bytes(found.wanted_bytes)}",
-        found.excess,
+        "P×K over shards: bytes read per byte needed",
+        f"{format_bytes(reads.read_bytes)} per batch",
+        f"its parts: {format_bytes(reads.needed_bytes)}",
+        reads.excess,
         1.5,
         "at most",
     )
 
 
-def _row(name: str, way: Way, rates: list[float], around: list[float]) -> tuple[str, ...]:
-    found = way.reads()
-    each = format_bytes(found.read_bytes / found.count)
-    return name, f"{median(rates):,.0f}", f"{median(around):,.0f}", f"{found.count:.2f}", each, f"{found.excess:.2f}"
+def _row(name: str, reads: Reads, cached_rates: list[float], direct_rates: list[float]) -> tuple[str, ...]:
+    rates = f"{median(cached_rates):,.0f}", f"{median(direct_rates):,.0f}"
+    return name, *rates, f"{reads.requests:.2f}", format_bytes(reads.read_bytes / reads.requests), f"{reads.excess:.2f}"

@@ -1,4 +1,4 @@
-"""Metadata and batches, against the uncached sampler of field report 003."""
+"""Time reading metadata and drawing batches, compared with the uncached sampler of field report 003."""
 
 from __future__ import annotations
 
@@ -22,86 +22,91 @@ from penstock.datasets import ShardDataset
 from penstock.samplers import BalancedSampler, BucketSampler, MetadataTable, PKSampler, WeightedSampler, read_metadata
 
 ROUNDS = 5
-BASELINE_BATCHES = 40
-"""Of the 1863 of an epoch: what a batch costs does not change on the way."""
+UNCACHED_BATCHES = 40
+"""Batches drawn from the uncached sampler, of 1863 in an epoch: the cost of a batch is the same throughout."""
 FIELDS = {"image": Image(".jpg", size=(256, 128), fit="stretch")}
 BATCH = data.PER_BATCH * data.INSTANCES
 
 
 def measure() -> Iterator[Finding]:
-    torch.set_num_threads(1)  # the uncached sampler's tensors are small, and threads would only wait for each other
+    torch.set_num_threads(1)  # the tensors of the uncached sampler are too small for several threads
     with tempfile.TemporaryDirectory(prefix="penstock-train-") as scratch:
         folder = Path(scratch)
         shards = data.make(folder)
-        pictures = data.unpack(shards, folder / "loose")
-        ShardDataset(shards, FIELDS)  # indexes are made once
+        images = data.unpack(shards, folder / "loose")
+        ShardDataset(shards, FIELDS)  # makes the indexes, which is not timed
         with _cache(folder / "cache"):
-            fresh_s, kept_s = _metadata_s(shards, folder / "cache")
-            yield _at_most(f"metadata of {data.SAMPLES:,} samples from shards, s", fresh_s, 2.0, "s")
-            yield _at_most(f"metadata of {data.SAMPLES:,} samples from the cache, ms", kept_s * 1e3, 50.0, "ms")
+            uncached_s, cached_s = _metadata_s(shards, folder / "cache")
+            yield _at_most(f"metadata of {data.SAMPLES:,} samples from shards, s", uncached_s, 2.0, "s")
+            yield _at_most(f"metadata of {data.SAMPLES:,} samples from the cache, ms", cached_s * 1e3, 50.0, "ms")
             table = read_metadata(ShardDataset(shards, FIELDS), ".json")
         sampler = PKSampler(table, data.PER_BATCH, data.INSTANCES, ensure="rgb", prefer_complete=True)
-        yield from _against_uncached(sampler, LooseFiles(pictures))
-        yield _draws(table, sampler)
+        yield from _compare_with_uncached(sampler, LooseFiles(images))
+        yield _sampler_table(table, sampler)
 
 
 def _metadata_s(shards: Path, cache: Path) -> tuple[float, float]:
-    """With the dataset opened, its indexes stored: read from the shards, and found in the cache."""
+    """Return the seconds of opening the dataset and reading its metadata, from the shards and from the cache.
+
+    The indexes are stored beforehand.
+    """
 
     def read() -> float:
         return seconds(lambda: read_metadata(ShardDataset(shards, FIELDS), ".json"))
 
-    fresh, kept = [], []
+    from_shards, from_cache = [], []
     for _ in range(ROUNDS):
         for file in cache.glob("metadata/*"):
             file.unlink()
-        fresh.append(read())
-        kept.append(read())
-    return median(fresh), median(kept)
+        from_shards.append(read())
+        from_cache.append(read())
+    return median(from_shards), median(from_cache)
 
 
-def _against_uncached(sampler: PKSampler, files: LooseFiles) -> Iterator[Line]:
+def _compare_with_uncached(sampler: PKSampler, files: LooseFiles) -> Iterator[Line]:
     uncached = UncachedModalAwarePKSampler(files, data.PER_BATCH, data.INSTANCES)
 
-    def ours() -> float:
+    def draw_ours() -> float:
         return seconds(lambda: [None for _ in range(4) for _ in sampler]) / (4 * len(sampler))
 
-    def theirs() -> float:
-        return seconds(lambda: list(islice(uncached, BASELINE_BATCHES))) / BASELINE_BATCHES
+    def draw_uncached() -> float:
+        return seconds(lambda: list(islice(uncached, UNCACHED_BATCHES))) / UNCACHED_BATCHES
 
-    mine, others = in_turns([ours, theirs], ROUNDS)
-    yield _at_most(f"a batch of {BATCH} drawn, µs", median(mine) * 1e6, 50.0, "µs")
+    our_s, uncached_s = in_turns([draw_ours, draw_uncached], ROUNDS)
+    yield _at_most(f"drawing a batch of {BATCH}, µs", median(our_s) * 1e6, 50.0, "µs")
     batches = len(uncached)
-    calls = uncached.calls / (ROUNDS * BASELINE_BATCHES)
+    samples_read = uncached.calls / (ROUNDS * UNCACHED_BATCHES)
     yield Line(
         f"sampler time of {batches:,} batches of {BATCH}",
-        f"{median(mine) * batches * 1e3:.1f} ms",
-        f"uncached, {calls:.1f} samples read a batch: {median(others) * batches:.1f} s",
-        median_ratio(others, mine),
+        f"{median(our_s) * batches * 1e3:.1f} ms",
+        f"uncached, {samples_read:.1f} samples read per batch: {median(uncached_s) * batches:.1f} s",
+        median_ratio(uncached_s, our_s),
         1000.0,
         "at least",
     )
 
 
-def _draws(table: MetadataTable, sampler: PKSampler) -> Table:
+def _sampler_table(table: MetadataTable, sampler: PKSampler) -> Table:
     rng = np.random.default_rng(0)
     table = MetadataTable({**table.columns, **MetadataTable.of(length=rng.lognormal(4, 0.8, len(table))).columns})
-    bucketed = BucketSampler(table, BATCH)
     samplers = {
-        "P×K, ensured and complete first": sampler,
+        'P×K, ensure="rgb", prefer_complete': sampler,
         "P×K": PKSampler(table, data.PER_BATCH, data.INSTANCES),
         "weighted": WeightedSampler(table, "length", BATCH),
         "class-balanced": BalancedSampler(table, BATCH, column="modality"),
-        "length-bucketed": bucketed,
+        "length-bucketed": BucketSampler(table, BATCH),
     }
     rows = []
     for name, each in samplers.items():
-        taken = [seconds(lambda each=each: [None for _ in each]) for _ in range(ROUNDS)]
-        first = [seconds(lambda each=each: next(iter(each))) for _ in range(ROUNDS)]
-        per_batch = median(taken) / len(each) * 1e6
-        rows.append((name, str(each), f"{median(first) * 1e3:.1f} ms", f"{per_batch:.1f} µs"))
-    note = "An epoch is drawn when its first batch is asked for; per batch is the whole epoch over its batches."
-    return Table("Samplers", ("sampler", "what it found", "first batch", "per batch"), rows, note)
+        epoch_s = [seconds(lambda each=each: [None for _ in each]) for _ in range(ROUNDS)]
+        first_s = [seconds(lambda each=each: next(iter(each))) for _ in range(ROUNDS)]
+        per_batch_us = median(epoch_s) / len(each) * 1e6
+        rows.append((name, str(each), f"{median(first_s) * 1e3:.1f} ms", f"{per_batch_us:.1f} µs"))
+    note = (
+        "An epoch is drawn when its first batch is requested. The time per batch is that of a whole epoch, "
+        "divided by its batches."
+    )
+    return Table("Samplers", ("sampler", "summary", "first batch", "per batch"), rows, note)
 
 
 def _at_most(what: str, figure: float, target: float, unit: str) -> Line:
@@ -110,6 +115,7 @@ def _at_most(what: str, figure: float, target: float, unit: str) -> Line:
 
 @contextmanager
 def _cache(folder: Path) -> Iterator[None]:
+    """Use this folder as the user's cache."""
     before = os.environ.get("PENSTOCK_CACHE")
     os.environ["PENSTOCK_CACHE"] = str(folder)
     try:

@@ -1,4 +1,4 @@
-"""The benchmarks are no part of the package: these tests and their children find them at the root of the tree."""
+"""Puts the repository root, where the benchmarks are, on the path of these tests and of their child processes."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sections of docs/benchmarks.md."""
+"""The sections that benchmarks write into docs/benchmarks.md."""
 
 import json
 
@@ -17,7 +17,7 @@ def page(tmp_path, monkeypatch):
     return path
 
 
-def test_sections_that_did_not_run_stay_where_they_are(page):
+def test_sections_that_did_not_run_keep_their_text_and_position(page):
     write({"one": [FAST], "two": [FAST]})
     write({"three": [FAST], "one": [SLOW]})
     text = page.read_text()
@@ -26,7 +26,7 @@ def test_sections_that_did_not_run_stay_where_they_are(page):
     assert "| a \\| b | 5 s | b: 4 s | 1.250 | at most 0.9 | ✗ |" in text
 
 
-def test_tables_follow_the_lines_and_a_note_is_told_once(page):
+def test_tables_follow_the_lines_and_a_shared_note_is_written_once(page):
     tables = [Table(title, ("x", "y"), [("1", "2")], "How it was done.") for title in ("first", "second")]
     write({"one": [*tables, FAST]})
     text = page.read_text()
@@ -34,5 +34,5 @@ def test_tables_follow_the_lines_and_a_note_is_told_once(page):
     assert text.count("How it was done.") == 1
 
 
-def test_json_says_what_was_reached():
+def test_json_has_whether_the_target_was_reached():
     assert [line["reached"] for line in json.loads(as_json({"one": [FAST, SLOW]}))] == [True, False]

@@ -1,4 +1,4 @@
-"""The race's rules, on runs that are made up; and two real contestants on real shards."""
+"""The comparison of loaders: its rules on invented runs, and real loaders on real shards."""
 
 import io
 import tarfile
@@ -33,75 +33,78 @@ def run(entry, workers=2, rate=100.0, first=1.0):
     )
 
 
-class MadeUp:
-    """A runner whose runs are a table of rates by entry and workers; what is not in it fails."""
+class TableRunner:
+    """A runner that takes rates from a table by entry and workers: None is a run that loses a sample.
+
+    An entry that is not in the table cannot be prepared.
+    """
 
     expected_contents = "agreed"
 
     def __init__(self, rates, contents="agreed"):
-        self.rates, self.delivered, self.ran = rates, contents, []
+        self.rates, self.delivered, self.runs = rates, contents, []
 
     def worker_counts(self, entry):
         return entry.workers
 
     def prepare(self, entry):
-        if entry not in {known for known, _ in self.rates}:
-            raise PenstockError("long story | no such module")
+        if entry not in {entry for entry, _ in self.rates}:
+            raise PenstockError("long traceback | no such module")
 
     def contents(self, entry):
         return self.delivered
 
     def run(self, entry, workers):
-        self.ran.append((entry, workers))
+        self.runs.append((entry, workers))
         rate = self.rates[entry, workers]
         if rate is None:
             raise PenstockError("delivered 63 samples for 64, or not each of them once")
         return run(entry, workers, rate)
 
 
-def test_each_contestant_runs_the_rounds_with_its_best_number_of_workers():
-    runner = MadeUp({(WDS, 1): 5, (WDS, 2): 9, (WDS, 4): 7, (OURS, 0): 20})
+def test_each_loader_runs_the_rounds_with_its_best_number_of_workers():
+    runner = TableRunner({(WDS, 1): 5, (WDS, 2): 9, (WDS, 4): 7, (OURS, 0): 20})
     (ours, peer) = compare(runner, [OURS, WDS], rounds=3)
     assert (ours.workers, peer.workers) == (0, 2)
     assert [each.rate for each in peer.runs] == [9, 9, 9]
 
 
-def test_one_worker_is_not_tried_where_four_did_better_than_two():
-    runner = MadeUp({(WDS, 2): 5, (WDS, 4): 7})
+def test_one_worker_is_not_tried_if_four_were_better_than_two():
+    runner = TableRunner({(WDS, 2): 5, (WDS, 4): 7})
     (peer,) = compare(runner, [WDS], rounds=1)
-    assert runner.ran == [(WDS, 2), (WDS, 4), (WDS, 4)]
+    assert runner.runs == [(WDS, 2), (WDS, 4), (WDS, 4)]
     assert peer.workers == 4
 
 
 def test_the_order_rotates_from_round_to_round():
-    runner = MadeUp({(WDS, n): 1 for n in (1, 2, 4)} | {(OURS, 0): 1, (BARE, BARE.workers[0]): 1})
+    runner = TableRunner({(WDS, workers): 1 for workers in (1, 2, 4)} | {(OURS, 0): 1, (BARE, BARE.workers[0]): 1})
     compare(runner, [OURS, WDS, BARE], rounds=3)
-    rounds = [entry for entry, _ in runner.ran[5:]]
+    rounds = [entry for entry, _ in runner.runs[5:]]
     assert rounds == [OURS, WDS, BARE, WDS, BARE, OURS, BARE, OURS, WDS]
 
 
-def test_who_loses_a_sample_at_one_number_of_workers_is_judged_by_the_others():
-    runner = MadeUp({(WDS, 1): 5, (WDS, 2): None, (WDS, 4): None})
+def test_a_loader_that_loses_a_sample_with_some_numbers_of_workers_runs_with_another():
+    runner = TableRunner({(WDS, 1): 5, (WDS, 2): None, (WDS, 4): None})
     (peer,) = compare(runner, [WDS], rounds=1)
     assert (peer.failure, peer.workers) == (None, 1)
 
 
-def test_who_always_loses_a_sample_is_out_with_the_reason():
-    runner = MadeUp({(WDS, 1): None, (WDS, 2): None, (WDS, 4): None})
+def test_a_loader_that_always_loses_a_sample_is_excluded_with_the_reason():
+    runner = TableRunner({(WDS, 1): None, (WDS, 2): None, (WDS, 4): None})
     (peer,) = compare(runner, [WDS], rounds=3)
     assert "63 samples for 64" in peer.failure
     assert peer.runs == []
 
 
-def test_who_cannot_start_is_out_with_the_last_words_of_the_child():
-    (peer,) = compare(MadeUp({}), [WDS], rounds=3)
+def test_a_loader_that_cannot_start_is_excluded_with_the_end_of_its_error():
+    (peer,) = compare(TableRunner({}), [WDS], rounds=3)
     assert peer.failure == "no such module"
 
 
-def test_a_peer_whose_values_differ_with_our_decoder_is_out_and_its_own_decoder_may_differ():
-    given = Entry("webdataset", "ours")
-    runner = MadeUp({(entry, n): 1 for entry in (WDS, given) for n in (1, 2, 4)}, contents="something else")
-    own, ours = compare(runner, [WDS, given], rounds=1)
+def test_other_values_exclude_a_peer_with_our_decoder_but_not_with_its_own():
+    with_our_decoder = Entry("webdataset", "ours")
+    rates = {(entry, workers): 1 for entry in (WDS, with_our_decoder) for workers in (1, 2, 4)}
+    own, ours = compare(TableRunner(rates, contents="something else"), [WDS, with_our_decoder], rounds=1)
     assert own.failure is None
     assert "other values" in ours.failure
 
@@ -110,47 +113,47 @@ def result(entry, *rates, first=1.0):
     return Result(entry, 2, [run(entry, rate=rate, first=first) for rate in rates])
 
 
-def test_ratios_are_medians_of_the_rounds_own_ratios():
+def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds():
     ours, peer = result(OURS, 100, 200, 90), result(FIELD, 50, 40, 30)
     (line,) = lines({"imagenet": [ours, peer]})
     assert (line.ratio, line.target, line.reached) == (3.0, 4.5, False)
 
 
-def test_the_first_batch_is_compared_with_the_better_of_webdataset():
+def test_the_first_batch_is_compared_with_that_of_the_quicker_webdataset():
     quick, slow = result(Entry("webdataset", "ours"), 1, first=0.4), result(WDS, 1, first=2.0)
     line = list(lines({"reid": [result(OURS, 9, first=0.1), slow, quick]}))[-1]
     assert (line.ratio, line.sense) == (0.25, "at most")
 
 
-def test_packed_shards_are_compared_with_the_field_loader_on_those_as_they_were():
+def test_packed_shards_are_compared_with_the_field_loader_on_the_original_shards():
     found = lines({"sa1b": [result(OURS, 50), result(PACKED, 130), result(FIELD, 10)]})
     packed = next(line for line in found if "packed" in line.what)
     assert (packed.ratio, packed.target, packed.reached) == (13.0, 12.0, True)
 
 
-def test_the_table_names_those_who_are_out_and_gives_no_line_for_them():
-    lost = Result(SPDL, failure="did not install: no wheel")
-    results = {"reid": [result(OURS, 10), lost]}
-    (shown,) = tables(results)
+def test_an_excluded_loader_is_in_the_table_but_has_no_line():
+    excluded = Result(SPDL, failure="did not install: no wheel")
+    results = {"reid": [result(OURS, 10), excluded]}
+    (table,) = tables(results)
     assert list(lines(results)) == []
-    assert "did not install: no wheel" in shown.rows[-1][3]
-    assert all(len(row) == len(shown.columns) for row in shown.rows)
+    assert "did not install: no wheel" in table.rows[-1][3]
+    assert all(len(row) == len(table.columns) for row in table.rows)
 
 
 def test_a_batch_of_another_shape_type_or_layout_is_refused():
     kind = KINDS["reid"]
-    good = {
+    batch = {
         "__key__": ["a", "b"],
         "image": torch.zeros((2, 3, 256, 128), dtype=torch.uint8),
         "pose": torch.zeros((2, 17, 3), dtype=torch.float32),
     }
-    assert checked_keys(kind, good) == ["a", "b"]
+    assert checked_keys(kind, batch) == ["a", "b"]
     for name, wrong in {
         "image": torch.zeros((2, 256, 128, 3), dtype=torch.uint8).permute(0, 3, 1, 2),
         "pose": torch.zeros((2, 17, 3), dtype=torch.float64),
     }.items():
         with pytest.raises(WrongOutputError, match=name):
-            checked_keys(kind, good | {name: wrong})
+            checked_keys(kind, batch | {name: wrong})
 
 
 @pytest.fixture
@@ -172,7 +175,7 @@ def test_the_field_loader_and_the_bare_loop_deliver_every_key_once(runner):
 
 @pytest.mark.bench
 def test_a_run_that_lost_a_sample_is_refused(runner):
-    """The shards of the race are replaced by some that lack one."""
+    """The first shard is replaced by one that lacks a sample."""
     kind = KINDS["reid"]
     shard = data.shards_of(kind, quick=True)[0]
     samples = list(data.samples_in(kind, shard))[1:]
@@ -188,17 +191,17 @@ def test_a_run_that_lost_a_sample_is_refused(runner):
 
 def test_every_kind_has_entries_with_its_own_decoder_and_with_ours():
     for kind in ("sa1b", "imagenet", "reid"):
-        peers = {entry.loader for entry in entries_of(kind) if entry.decoder == "own"}
-        given = {entry.loader for entry in entries_of(kind) if entry.decoder == "ours"}
-        assert peers - given == {"dali"}
+        with_own = {entry.loader for entry in entries_of(kind) if entry.decoder == "own"}
+        with_ours = {entry.loader for entry in entries_of(kind) if entry.decoder == "ours"}
+        assert with_own - with_ours == {"dali"}
     assert PACKED in entries_of("sa1b")
 
 
-def test_a_folder_that_was_not_made_to_its_end_does_not_count(tmp_path):
+def test_a_folder_that_could_not_be_completed_is_removed(tmp_path):
     def fail(folder):
         folder.mkdir()
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        data.once(tmp_path / "made", fail)
+        data.once(tmp_path / "dataset", fail)
     assert list(tmp_path.iterdir()) == []

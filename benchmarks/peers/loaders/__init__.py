@@ -1,1 +1,1 @@
-"""One contestant a file: `prepare(task)` does what is not to be timed and returns what makes the batches."""
+"""One module per loader: `prepare(task)` does the work that is not timed and returns a function that makes batches."""

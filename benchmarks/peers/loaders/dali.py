@@ -1,8 +1,9 @@
-"""DALI's CPU pipeline. Its own decoder only: the pictures are decoded by its operators.
+"""DALI's CPU pipeline, only with its own decoder, because its operators decode the images.
 
-Where a sample's members differ in their extension only, its own tar reader reads them, with indexes made beforehand.
-It cannot pair `1.jpg` with `1_features.npz`, nor open an NPZ: there, its parallel external source reads both by offset
-and opens the NPZ with numpy, in as many Python workers as there are threads.
+If the parts of a sample differ only in their extension, DALI's own tar reader reads them, with indexes made before the
+run. That reader cannot pair `1.jpg` with `1_features.npz` and cannot open an NPZ. For such shards DALI's parallel
+external source is used: it has as many Python workers as DALI has threads, which read both parts by offset and open the
+NPZ with numpy.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ PREFETCH = 3
 
 def prepare(task: Task) -> MakeBatches:
     if task.decoder != "own":
-        raise SystemExit("DALI's CPU operators take no decode function of ours")
+        raise SystemExit("DALI's CPU operators cannot call our decode functions")
     native = all(suffix.startswith(".") and suffix != ".npz" for suffix in task.kind.suffixes)
-    return partial(_native, task, _indexes(task)) if native else partial(_external, task, PairReader(task))
+    return partial(_own_reader, task, _indexes(task)) if native else partial(_external, task, PairReader(task))
 
 
-def _native(task: Task, indexes: list[str]) -> Iterator[Batch]:
+def _own_reader(task: Task, indexes: list[str]) -> Iterator[Batch]:
     notes = [suffix for suffix in task.kind.suffixes if suffix != ".jpg"]
     pipeline = Pipeline(task.batch_size, task.workers, None, prefetch_queue_depth=PREFETCH)
     with pipeline:
@@ -55,7 +56,7 @@ def _native(task: Task, indexes: list[str]) -> Iterator[Batch]:
     pipeline.build()
     for _ in range(pipeline.epoch_size("reader") // task.batch_size):
         pixels, origins, *raw = pipeline.run()
-        # an origin reads path:offset:member
+        # an origin has the form path:offset:member
         keys = [task.kind.split(bytes(origins.at(i)).decode().rpartition(":")[2])[0] for i in range(len(origins))]
         opened = [
             {suffix: json.loads(bytes(part.at(i))) for suffix, part in zip(notes, raw, strict=True)}
@@ -65,7 +66,10 @@ def _native(task: Task, indexes: list[str]) -> Iterator[Batch]:
 
 
 def _batch(task: Task, keys: list[str], pixels: Any, notes: list[dict[str, Any]]) -> Batch:
-    """The pixels are DALI's own memory, as its plugin for torch hands them over; labels it cannot parse."""
+    """Return the batch: the images in DALI's own memory, as its torch plugin returns them, and the labels.
+
+    The labels are parsed here, because DALI cannot parse them.
+    """
     rows = [assemble(task.kind, values) for values in notes]
     labels = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     return {**with_keys(keys, labels), "image": torch.from_dlpack(pixels.as_tensor())}
@@ -87,7 +91,10 @@ def _external(task: Task, read: PairReader) -> Iterator[Batch]:
 
 
 def _pixels(field: Image, jpeg: Any) -> Any:
-    """Decode, resize as the field says (bilinear, without antialiasing, which is faster), and separate the colours."""
+    """Decode the JPEG, resize it as the field declares, and separate the colour planes.
+
+    The interpolation is bilinear without antialiasing, which is faster.
+    """
     height, width = (field.size, field.size) if isinstance(field.size, int) else field.size or (0, 0)
     mode = {"pad": "not_larger", "crop": "not_smaller", "stretch": "default"}[field.fit]
     middle = 0.5 if field.fit == "crop" else 0.0
@@ -105,13 +112,13 @@ def _pixels(field: Image, jpeg: Any) -> Any:
 
 
 class PairReader:
-    """Sample by number, for DALI's Python workers: the JPEG as it is, the number, and the arrays of the NPZ."""
+    """Reads a sample by its number, in DALI's Python workers: the encoded JPEG, the number, the arrays of the NPZ."""
 
     def __init__(self, task: Task) -> None:
         self._npz = next(suffix for suffix in task.kind.suffixes if suffix.endswith(".npz"))
         self._arrays = [field.key for field in task.kind.fields.values() if isinstance(field, Array)]
         self._files: dict[str, int] = {}
-        self.samples = [sample for shard in task.shards for sample in _located(task, shard)]
+        self.samples = [sample for shard in task.shards for sample in _locate_samples(task, shard)]
 
     def __call__(self, sample: Any) -> tuple[NDArray[Any], ...]:
         if sample.idx_in_epoch >= len(self.samples):
@@ -127,19 +134,19 @@ class PairReader:
         return os.pread(self._files[shard], length, offset)
 
 
-def _located(task: Task, shard: str) -> Iterator[tuple[str, str, dict[str, tuple[int, int]]]]:
-    """Key, shard, and where each part lies: what DALI's own reader has its indexes for."""
-    found: dict[str, dict[str, tuple[int, int]]] = {}
+def _locate_samples(task: Task, shard: str) -> Iterator[tuple[str, str, dict[str, tuple[int, int]]]]:
+    """Yield (key, shard, (offset, length) by suffix) of every sample. DALI's own reader has its indexes for this."""
+    samples: dict[str, dict[str, tuple[int, int]]] = {}
     with tarfile.open(shard, "r:") as tar:
         for member in tar:
             key, suffix = task.kind.split(member.name)
-            found.setdefault(key, {})[suffix] = (member.offset_data, member.size)
-    for key, parts in found.items():
+            samples.setdefault(key, {})[suffix] = (member.offset_data, member.size)
+    for key, parts in samples.items():
         yield key, shard, parts
 
 
 def _indexes(task: Task) -> list[str]:
-    """Made by DALI's own tool."""
+    """Return the paths of the shards' indexes, which DALI's own tool makes."""
 
     def make(folder: Path) -> None:
         folder.mkdir()

@@ -1,6 +1,6 @@
-"""The loader of the field reports: tarfile as a stream, pairs in a dict, Pillow, `np.load`, torch's DataLoader.
+"""The field reports' loader: tarfile as a stream, parts paired in a dict, Pillow, `np.load`, torch's DataLoader.
 
-As they wrote it, less what would only slow it: their shuffle buffer of decoded samples and their limit on workers.
+Their shuffle buffer of decoded samples and their limit on workers are left out, because both would only slow it down.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def prepare(task: Task) -> MakeBatches:
 
 
 class StreamingTars(IterableDataset[Tensors]):
-    """Each worker takes every n-th shard and streams it."""
+    """Streams shards; of n workers each reads every n-th shard."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -46,16 +46,16 @@ class StreamingTars(IterableDataset[Tensors]):
 
     def _samples(self, shard: str) -> Iterator[Tensors]:
         kind, to_arrays = self._task.kind, TO_ARRAYS[self._task.decoder]
-        waiting: dict[str, Parts] = {}
+        incomplete: dict[str, Parts] = {}
         with tarfile.open(shard, "r|*") as tar:
             for member in tar:
                 key, suffix = kind.split(member.name)
                 content = tar.extractfile(member)
                 assert content is not None
-                parts = waiting.setdefault(key, {})
+                parts = incomplete.setdefault(key, {})
                 parts[suffix] = content.read()
                 if len(parts) == len(kind.suffixes):
-                    yield as_tensors(key, to_arrays(kind, waiting.pop(key)))
+                    yield as_tensors(key, to_arrays(kind, incomplete.pop(key)))
 
 
 def _one_thread(_worker: int) -> None:

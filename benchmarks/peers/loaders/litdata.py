@@ -1,4 +1,4 @@
-"""litdata on its own chunks, which hold the same bytes as the shards: the conversion is not timed."""
+"""litdata on chunks of its own format with the same bytes as the shards; the conversion is not timed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHUNK = "64MB"
 
 def prepare(task: Task) -> MakeBatches:
     folder = converted(task.shards, "litdata", partial(_convert, task))
-    os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # it would ask the package index
+    os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # the check would query the package index
 
     def make_batches() -> Iterable[Batch]:
         return StreamingDataLoader(

@@ -1,4 +1,4 @@
-"""MosaicML Streaming on its own MDS shards, which hold the same bytes: the conversion is not timed."""
+"""MosaicML Streaming on its own MDS shards with the same bytes; the conversion is not timed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ IMPORTED_BUT_UNUSED: dict[str, tuple[str, ...]] = {
     "transformers.models.auto.tokenization_auto": ("AutoTokenizer",),
     "transformers.tokenization_utils_base": ("BatchEncoding",),
 }
-"""Its ready-made text and picture datasets want these at import; torchvision has no wheel for torch without CUDA."""
+"""Modules and names that streaming imports for its ready-made text and image datasets. They are replaced by empty ones,
+because torchvision has no wheel for torch without CUDA."""
 
 
-def _stand_in(modules: dict[str, tuple[str, ...]]) -> None:
+def _add_empty_modules(modules: dict[str, tuple[str, ...]]) -> None:
     for module, names in modules.items():
         empty = ModuleType(module)
         for name in names:
@@ -39,9 +40,9 @@ def _stand_in(modules: dict[str, tuple[str, ...]]) -> None:
         sys.modules.setdefault(module, empty)
 
 
-_stand_in(IMPORTED_BUT_UNUSED)
+_add_empty_modules(IMPORTED_BUT_UNUSED)
 
-from streaming import MDSWriter, StreamingDataset  # noqa: E402  the stand-ins have to be there first
+from streaming import MDSWriter, StreamingDataset  # noqa: E402  the empty modules must exist first
 from streaming.base.util import clean_stale_shared_memory  # noqa: E402
 
 

@@ -1,10 +1,10 @@
-"""Ourselves, with default settings. The index lies beside the shards, as it does from the first epoch on."""
+"""Penstock with default settings. The index is stored beside the shards, as it is after any first epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch  # noqa: F401  what delivery imports; imports are not timed, for anybody
+import torch  # noqa: F401  Penstock imports it to deliver batches; imports are not timed
 
 from benchmarks.peers.task import Batch, MakeBatches, Task
 from penstock import Loader
@@ -12,7 +12,7 @@ from penstock.shards.scan import index_shard
 
 
 def prepare(task: Task) -> MakeBatches:
-    """Indexes the shards, once for all runs, as other contestants convert them once."""
+    """Index the shards, once for all runs, as other loaders convert them once."""
     for shard in task.shards:
         index_shard(shard)
 

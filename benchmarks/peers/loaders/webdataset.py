@@ -1,6 +1,7 @@
-"""webdataset as its documentation has it: batches made inside the workers, handed over whole by a WebLoader.
+"""webdataset as its documentation shows it: the workers make whole batches, which a WebLoader delivers.
 
-Its own decoder is `.decode("pil")`, which opens pictures, NPZ, JSON and class files; ours goes in by `.map`.
+Its own decoder is `.decode("pil")`, which opens images, NPZ, JSON and class files; our decode functions are called by
+`.map`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import webdataset as wds
 from torch.utils.data import default_collate
 
-from benchmarks.peers.decode import Tensors, as_tensors, assemble, ours
+from benchmarks.peers.decode import Tensors, as_tensors, assemble, decode_with_penstock
 from benchmarks.peers.kinds import Kind
 from benchmarks.peers.task import Batch, MakeBatches, Task
 
@@ -33,11 +34,11 @@ def prepare(task: Task) -> MakeBatches:
 
 
 def _renamed(kind: Kind, member: str) -> str:
-    """Its key is what stands before the first dot: `1_features.npz` has to become `1._features.npz`."""
+    """Rename `1_features.npz` to `1._features.npz`, because webdataset's key ends at the first dot."""
     key, suffix = kind.split(member)
     return f"{key}.{suffix.removeprefix('.')}"
 
 
 def _tensors(kind: Kind, decoder: str, sample: dict[str, Any]) -> Tensors:
     values = {suffix: sample[suffix.removeprefix(".")] for suffix in kind.suffixes}
-    return as_tensors(sample["__key__"], (assemble if decoder == "own" else ours)(kind, values))
+    return as_tensors(sample["__key__"], (assemble if decoder == "own" else decode_with_penstock)(kind, values))

@@ -1,6 +1,6 @@
-"""litdata on chunks of its own in the same store, which hold the same bytes: the conversion is not timed.
+"""litdata on chunks of its own format with the same bytes, in the same store; the conversion is not timed.
 
-It downloads chunks to a folder, in memory where that can be had, which is empty at the start of each run.
+It downloads chunks to a folder (in /dev/shm if that exists), which is empty at the start of each run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MEMORY = Path("/dev/shm")
 
 
 def prepare(task: Task) -> MakeBatches:
-    os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # it would ask the package index
-    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # its options hide those of the environment
+    os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # the check would query the package index
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # litdata's own client options override AWS_ALLOW_HTTP
     once(folder_of(task.size) / CHUNKS, partial(_convert, task.size))
     options = {
         "endpoint_url": task.endpoint,

@@ -1,11 +1,11 @@
-"""Ourselves, with default settings. The index lies beside the shards in the store."""
+"""Penstock with default settings. The index is stored beside the shards in the store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-import torch  # noqa: F401  what delivery imports; imports are not timed, for anybody
+import torch  # noqa: F401  Penstock imports it to deliver batches; imports are not timed
 
 from benchmarks.peers.task import Batch, MakeBatches
 from benchmarks.store.task import Task
@@ -14,7 +14,7 @@ from penstock.shards.scan import index_shard
 
 
 def prepare(task: Task) -> MakeBatches:
-    """Indexes the shards, once for all runs."""
+    """Index the shards, once for all runs."""
     with ThreadPoolExecutor(task.size.shards) as pool:
         list(pool.map(index_shard, task.s3))
 

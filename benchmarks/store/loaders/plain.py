@@ -1,6 +1,7 @@
-"""No loader at all: the objects in ranges, so many requests at a time, and what comes is thrown away.
+"""Plain reads without a loader: ranges of the objects are requested in parallel, and the data is discarded.
 
-It is what the store gives, to whom it costs nothing to take it. `workers` are the requests in flight.
+This is the rate at which the store delivers to a client that does no work. `workers` is the number of requests in
+flight.
 """
 
 from __future__ import annotations
@@ -15,30 +16,33 @@ from benchmarks.peers.task import Batch, MakeBatches
 from benchmarks.store.objects import BUCKET
 from benchmarks.store.task import Task
 
-PARTS = 32
-"""Of a shard: ranges of 2 MiB."""
+RANGES = 32
+"""Ranges that a shard is divided into: 2 MiB each."""
 
 
 def prepare(task: Task) -> MakeBatches:
     store = S3Store(BUCKET, virtual_hosted_style_request=False)
-    ranges = [piece for shard, name in enumerate(task.size.names) for piece in _ranges(task, store, shard, name)]
+    requests = [each for shard, name in enumerate(task.size.names) for each in _requests(task, store, shard, name)]
 
-    def read(piece: tuple[str, int, int, list[str]]) -> list[str]:
-        name, start, stop, keys = piece
+    def read(request: tuple[str, int, int, list[str]]) -> list[str]:
+        name, start, stop, keys = request
         assert len(obstore.get_range(store, name, start=start, end=stop)) == stop - start
         return keys
 
     def make_batches() -> Iterator[Batch]:
         with ThreadPoolExecutor(task.workers) as pool:
-            for done in as_completed([pool.submit(read, piece) for piece in ranges]):
+            for done in as_completed([pool.submit(read, request) for request in requests]):
                 yield {"__key__": done.result()}
 
     return make_batches
 
 
-def _ranges(task: Task, store: S3Store, shard: int, name: str) -> Iterator[tuple[str, int, int, list[str]]]:
-    """Name, first and last byte; and, so that samples can be counted, the keys for which such a range stands."""
+def _requests(task: Task, store: S3Store, shard: int, name: str) -> Iterator[tuple[str, int, int, list[str]]]:
+    """Yield (object, start, stop, keys) for each range of a shard.
+
+    The keys are an equal part of the shard's keys, so that the samples can be counted.
+    """
     size, keys = obstore.head(store, name)["size"], task.size.keys_of(shard)
-    for part in range(PARTS):
-        bytes_, samples = ([total * at // PARTS for at in (part, part + 1)] for total in (size, len(keys)))
+    for number in range(RANGES):
+        bytes_, samples = ([total * at // RANGES for at in (number, number + 1)] for total in (size, len(keys)))
         yield name, bytes_[0], bytes_[1], keys[samples[0] : samples[1]]

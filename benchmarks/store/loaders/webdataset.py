@@ -1,4 +1,4 @@
-"""webdataset on the same shards, by its own way to a URL (curl); batches are made inside the workers."""
+"""webdataset on the same shards, which it reads from their URLs with curl; the workers make whole batches."""
 
 from __future__ import annotations
 

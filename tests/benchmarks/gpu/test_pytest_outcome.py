@@ -1,4 +1,4 @@
-"""What is written down of the GPU's tests is what pytest found."""
+"""The table of the GPU's tests agrees with the outcome that pytest reports."""
 
 from benchmarks.gpu.pytest_outcome import read_outcome, run_tests
 
@@ -7,7 +7,7 @@ import pytest
 
 def test_good(): pass
 def test_wrong(): assert False
-@pytest.mark.skip(reason="there is no card")
+@pytest.mark.skip(reason="there is no GPU")
 def test_later(): pass
 @pytest.fixture
 def broken(): raise ValueError
@@ -15,7 +15,7 @@ def test_never_run(broken): pass
 """
 
 
-def test_every_file_has_its_counts_and_what_failed_is_named(tmp_path):
+def test_the_table_counts_the_outcomes_of_each_file_and_names_failed_tests(tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_others.py").write_text("def test_good(): pass")
     found = run_tests(str(tmp_path), ["-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-c", "/dev/null"])
@@ -31,7 +31,7 @@ def test_every_file_has_its_counts_and_what_failed_is_named(tmp_path):
     assert "end" not in table.note
 
 
-def test_a_run_that_broke_off_is_said_to():
+def test_the_note_reports_a_run_that_did_not_end():
     found = read_outcome("", complete=False)
     assert found.table().rows == []
-    assert "did not come to its end" in found.table().note
+    assert "did not run to its end" in found.table().note

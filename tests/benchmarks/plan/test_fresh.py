@@ -1,4 +1,4 @@
-"""A function in a fresh process: its answer, its error, its death."""
+"""Calls of a function in a fresh process: results, errors, the end of the process, and the timeout."""
 
 import os
 import sys
@@ -10,22 +10,22 @@ from benchmarks.plan.fresh import fresh
 from penstock.errors import PenstockError
 
 
-def test_each_call_has_a_process_of_its_own_with_torch_in_it():
+def test_each_call_runs_in_a_new_process_that_has_torch_imported():
     assert fresh(eval, "'torch' in __import__('sys').modules")
     assert len({os.getpid(), fresh(os.getpid), fresh(os.getpid)}) == 3
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="cores are chosen on Linux only")
-def test_it_gets_no_more_than_two_cores():
+@pytest.mark.skipif(sys.platform != "linux", reason="affinities exist on Linux only")
+def test_the_process_may_use_at_most_two_cores():
     assert fresh(eval, "len(__import__('os').sched_getaffinity(0))") <= 2
 
 
-def test_what_it_raises_is_told_with_what_was_asked():
+def test_an_error_names_the_call_and_the_exception():
     with pytest.raises(PenstockError, match=r"int\('seven',\): ValueError: invalid literal"):
         fresh(int, "seven")
 
 
-def test_a_process_that_dies_is_an_error():
+def test_a_process_that_ends_without_a_result_is_an_error():
     with pytest.raises(PenstockError, match="ended without an answer"):
         fresh(os._exit, 3)
 

@@ -1,9 +1,9 @@
-"""Who gets the rounds, and what is made of them; on rates that are made up, and once for real."""
+"""The comparison of tuned settings with a grid: on invented rates, and once on a real load."""
 
 from dataclasses import replace
 
 import pytest
-from benchmarks.plan.grid import DEFAULT, FOLKLORE, GRID, Course, course, finalists, run, setting_of
+from benchmarks.plan.grid import DEFAULT, GRID, REPORTED, GridResult, finalists, measure_grid, run, setting_of
 from benchmarks.plan.loads import LOADS
 from benchmarks.plan.times import FULL, QUICK
 
@@ -14,18 +14,18 @@ def findings(**kwargs):
     return TuningFindings(kwargs=kwargs, samples_s=1.0, default_samples_s=None, measured=(), reasons=(), seconds=20.0)
 
 
-def ran(tuned, **rates):
-    """Rates by workers_prefetch, all of the grid."""
+def grid_result(tuned, **rates):
+    """Return the result for rates by setting, where `_4_2` is 4 workers with a prefetch factor of 2."""
     counted = {WorkerSettings(*map(int, name[1:].split("_"))): figures for name, figures in rates.items()}
-    return Course(load="a", tuned=tuned, tune_s=20.0, grid=tuple(counted), screened={}, counted=counted)
+    return GridResult(load="a", tuned=tuned, tune_s=20.0, grid=tuple(counted), screened={}, counted=counted)
 
 
-def test_the_grid_holds_torchs_defaults_and_every_number_with_every_depth():
+def test_the_grid_has_torchs_default_and_twelve_settings_with_workers():
     assert len(GRID) == 13
     assert DEFAULT in GRID
 
 
-def test_those_named_the_foremost_and_each_numbers_best_that_came_near_get_the_rounds():
+def test_finalists_are_the_named_settings_the_best_and_the_near_best_of_each_number_of_workers():
     screened = {
         DEFAULT: 10,
         WorkerSettings(1, 2): 91,
@@ -43,40 +43,40 @@ def test_those_named_the_foremost_and_each_numbers_best_that_came_near_get_the_r
     ]
 
 
-def test_every_point_is_screened_once_and_the_finalists_run_in_turns():
+def test_every_setting_of_the_grid_is_screened_once_and_the_finalists_run_in_turns():
     calls = []
 
     def rate(seconds, setting):
         calls.append((seconds, setting))
         return 1.0 + setting.workers
 
-    found = course("a", findings(num_workers=8, prefetch_factor=2), GRID, FOLKLORE, FULL, rate)
+    found = measure_grid("a", findings(num_workers=8, prefetch_factor=2), GRID, REPORTED, FULL, rate)
     assert [setting for seconds, setting in calls if seconds == FULL.screen_s] == list(GRID)
     rounds = [setting for seconds, setting in calls if seconds == FULL.measure_s]
-    assert {*FOLKLORE, WorkerSettings(8)} <= set(rounds)
+    assert {*REPORTED, WorkerSettings(8)} <= set(rounds)
     assert len(rounds) == FULL.rounds * len(found.counted)
     assert rounds[0] != rounds[len(found.counted)]
     assert found.tuned == WorkerSettings(8)
 
 
-def test_tuned_is_compared_with_the_best_by_the_rounds_own_ratios():
-    found = ran(WorkerSettings(2), _0_2=[50, 50, 50], _2_2=[90, 100, 80], _4_2=[100, 100, 100])
+def test_tuned_is_compared_with_the_best_by_the_median_of_the_ratios_of_the_rounds():
+    found = grid_result(WorkerSettings(2), _0_2=[50, 50, 50], _2_2=[90, 100, 80], _4_2=[100, 100, 100])
     assert found.best == WorkerSettings(4)
     assert found.of_best == pytest.approx(0.9)
     assert found.of_default == pytest.approx(1.8)
 
 
 def test_a_setting_outside_the_grid_is_never_its_best():
-    found = ran(WorkerSettings(2), _0_2=[50], _2_2=[90])
-    found = Course(**{**vars(found), "grid": (DEFAULT,)})
+    found = grid_result(WorkerSettings(2), _0_2=[50], _2_2=[90])
+    found = GridResult(**{**vars(found), "grid": (DEFAULT,)})
     assert found.best == DEFAULT
 
 
-def test_the_fewest_are_within_three_percent_of_the_best():
-    assert ran(WorkerSettings(2), _0_2=[50], _1_2=[96], _2_2=[98], _8_2=[100]).fewest == 2
+def test_the_fewest_workers_are_within_three_percent_of_the_best():
+    assert grid_result(WorkerSettings(2), _0_2=[50], _1_2=[96], _2_2=[98], _8_2=[100]).fewest == 2
 
 
-def test_a_tuned_setting_is_read_off_its_keyword_arguments():
+def test_the_tuned_setting_is_that_of_the_keyword_arguments():
     assert setting_of(findings(num_workers=0)) == DEFAULT
     assert setting_of(findings(num_workers=3, prefetch_factor=8, persistent_workers=True)) == WorkerSettings(3, 8)
     assert setting_of(findings(num_workers=3, prefetch_factor=2, in_order=False)) == WorkerSettings(3, in_order=False)

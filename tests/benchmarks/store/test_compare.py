@@ -1,4 +1,4 @@
-"""Two contestants on a real store, and what the report makes of results."""
+"""Two loaders on a real store, and the report on a comparison of loaders."""
 
 from dataclasses import replace
 
@@ -31,12 +31,12 @@ def task(tmp_path_factory):
             yield task
 
 
-def test_webdataset_delivers_what_lies_in_the_store(task):
+def test_webdataset_delivers_the_samples_of_the_store(task):
     samples = (sample for shard in range(TINY.shards) for sample in samples_of(TINY, shard))
     assert content_digest(AGREED, webdataset.prepare(task)()) == content_digest(AGREED, [stacked(samples)])
 
 
-def test_plain_reads_stand_for_every_sample_once(task):
+def test_plain_reads_deliver_every_key_once(task):
     delivered = [key for batch in plain.prepare(task)() for key in batch["__key__"]]
     assert sorted(delivered) == TINY.keys
 
@@ -48,6 +48,7 @@ def test_peers_may_have_more_workers_than_there_are_cores():
 
 
 def run(mb_s):
+    """Return a run with this rate in MB/s."""
     return LoaderRun(
         loader="",
         workers=0,
@@ -63,25 +64,25 @@ def run(mb_s):
     )
 
 
-def test_the_rate_is_that_of_the_whole_run_downloads_included(monkeypatch):
+def test_the_rate_is_that_of_the_whole_run_including_downloads(monkeypatch):
     runner = Runner(TINY, "", "")
-    early = replace(run(9e9), samples=len(TINY.keys), keys_digest=digest(TINY.keys), seconds=2.0)
-    monkeypatch.setattr(compare, "run_in_child", lambda _arguments: early)
+    fast_after_download = replace(run(9e9), samples=len(TINY.keys), keys_digest=digest(TINY.keys), seconds=2.0)
+    monkeypatch.setattr(compare, "run_in_child", lambda _arguments: fast_after_download)
     assert runner.run(LITDATA, 4).rate == len(TINY.keys) / 2
 
 
-def split(results):
-    found = list(findings(results, 500.0))
-    return [each for each in found if isinstance(each, Line)], [each for each in found if isinstance(each, Table)]
+def lines_and_tables(results):
+    report = list(findings(results, 500.0))
+    return [each for each in report if isinstance(each, Line)], [each for each in report if isinstance(each, Table)]
 
 
-def test_we_are_measured_against_the_ceiling_and_against_peers():
+def test_penstock_is_compared_with_plain_reads_and_with_peers():
     results = [
         Result(PLAIN, 32, [run(400), run(500)]),
         Result(OURS, 0, [run(360), run(450)]),
         Result(WDS, 4, [run(200), run(300)]),
     ]
-    lines, _ = split(results)
+    lines, _ = lines_and_tables(results)
     assert [(line.target, pytest.approx(line.ratio), line.reached) for line in lines] == [
         (0.85, 0.9, True),
         (2.0, (1.8 + 1.5) / 2, False),
@@ -89,13 +90,13 @@ def test_we_are_measured_against_the_ceiling_and_against_peers():
     assert lines[0].other == "32 reads in flight: 450 MB/s"
 
 
-def test_who_is_out_stands_last_with_the_reason():
-    _, (table,) = split([Result(LITDATA, failure="no such module"), Result(OURS, 0, [run(360)])])
+def test_an_excluded_loader_is_the_last_row_with_the_reason():
+    _, (table,) = lines_and_tables([Result(LITDATA, failure="no such module"), Result(OURS, 0, [run(360)])])
     assert [row[0].split()[0] for row in table.rows] == ["Penstock", "litdata"]
     assert "no such module" in table.rows[-1][2]
     assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-def test_without_a_result_of_ours_nothing_is_compared():
-    lines, _ = split([Result(OURS, failure="failed"), Result(WDS, 4, [run(200)])])
+def test_nothing_is_compared_without_a_result_of_penstock():
+    lines, _ = lines_and_tables([Result(OURS, failure="failed"), Result(WDS, 4, [run(200)])])
     assert lines == []

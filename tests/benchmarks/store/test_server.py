@@ -1,4 +1,4 @@
-"""The benchmark's store, as HTTP clients and S3 clients meet it."""
+"""The store of the benchmark as HTTP clients and S3 clients see it."""
 
 from contextlib import closing
 from http.client import HTTPConnection
@@ -41,7 +41,7 @@ def ask(address, path, method="GET", **headers):
         return response.status, response.headers, response.read()
 
 
-def test_an_s3_client_finds_lists_reads_and_writes(s3):
+def test_an_s3_client_can_find_list_read_and_write_objects(s3):
     assert obstore.head(s3, "a.tar")["size"] == len(DATA)
     assert bytes(obstore.get_range(s3, "deep/b.tar", start=1000, end=9000)) == DATA[1000:9000]
     assert bytes(obstore.get(s3, "a.tar").bytes()) == DATA
@@ -50,27 +50,27 @@ def test_an_s3_client_finds_lists_reads_and_writes(s3):
     assert bytes(obstore.get(s3, "deep/a.pidx").bytes()) == b"an index"
 
 
-def test_what_is_not_there_is_not_found(s3):
+def test_a_missing_object_is_not_found(s3):
     with pytest.raises(FileNotFoundError):
-        obstore.get(s3, "nothing.tar")
+        obstore.get(s3, "missing.tar")
 
 
-def test_nothing_outside_the_bucket_is_given(address):
+def test_files_outside_of_the_bucket_are_not_found(address):
     assert ask(address, "/bench/../../../../../../etc/passwd")[0] == 404
 
 
-def test_another_version_is_refused(address):
+def test_a_request_for_another_version_of_an_object_is_refused(address):
     _, headers, _ = ask(address, "/bench/a.tar", "HEAD")
     assert ask(address, "/bench/a.tar", If_Match=headers["ETag"])[0] == 200
-    assert ask(address, "/bench/a.tar", If_Match='"of yesterday"')[0] == 412
+    assert ask(address, "/bench/a.tar", If_Match='"another-etag"')[0] == 412
 
 
-def test_a_range_behind_the_end_is_refused(address):
+def test_a_range_after_the_end_is_refused(address):
     assert ask(address, "/bench/a.tar", Range=f"bytes={len(DATA)}-")[0] == 416
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("byte_range", "expected"),
     [
         (None, (0, 100)),
         ("bytes=0-9", (0, 10)),
@@ -81,5 +81,5 @@ def test_a_range_behind_the_end_is_refused(address):
         ("bytes=-", (0, 100)),
     ],
 )
-def test_ranges(asked, found):
-    assert span(asked, 100) == found
+def test_ranges_are_limited_to_the_object(byte_range, expected):
+    assert span(byte_range, 100) == expected
