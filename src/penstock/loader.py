@@ -1,4 +1,4 @@
-"""`penstock.Loader`: joins a source (samples, their order, how they are decoded) and the engine, which runs the work."""
+"""`penstock.Loader`: joins a source (samples, their order, their decoding) and the engine that runs the work."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The simulator is compared with the real DataLoader, step by step: real workers sleep for the same batches.
 
-The simulator gets the times that the workers and the loop really took, so a busy machine changes both sides alike. It cannot
-know of moments in which the machine ran other processes instead, so there are three attempts. Only a wrong simulator fails all
-of them.
+The simulator gets the times that the workers and the loop really took, so a busy machine changes both sides alike. It
+does not know when the machine ran other processes instead, so each test has three attempts. Only a wrong simulator
+fails all of them.
 """
 
 import functools
@@ -22,9 +22,8 @@ pytestmark = [
     pytest.mark.skipif(
         "fork" not in multiprocessing.get_all_start_methods(), reason="workers must start at the same moment"
     ),
-    pytest.mark.filterwarnings(
-        "ignore:This DataLoader will create"
-    ),  # eight sleeping workers are no load for two cores
+    # torch warns of more workers than cores; these sleep, so they take no core.
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
 
 LONG = 0.08

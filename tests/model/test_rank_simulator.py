@@ -83,7 +83,7 @@ def test_latency_costs_many_ranks_no_more_than_one():
     assert rate(group(16, 8, latency_s=0.4)) == near(4 / 0.4)
 
 
-# -- the slowest rank -----------------------------------------------------------------------------------------------------
+# -- the slowest rank ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", [1, 4, 32])

@@ -36,7 +36,7 @@ uncontended = columns("latency_s", "cpu_s", "receive_s", "step_s")
 anything = columns("latency_s", "io_s", "lock_s", "cpu_s", "receive_s", "step_s", "step_cpu_s")
 
 
-# -- computed by hand -------------------------------------------------------------------------------------------------------
+# -- computed by hand ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 12])
@@ -174,7 +174,7 @@ def test_stages_begin_after_the_given_share_of_their_time():
     ]
 
 
-# -- properties of all runs -------------------------------------------------------------------------------------------------------
+# -- properties of all runs ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40)
@@ -250,7 +250,7 @@ def test_slow_workers_deliver_workers_over_service_time_batches_per_second(worke
     assert result.rate(workers) == pytest.approx(workers / service_s)
 
 
-# -- invalid input -------------------------------------------------------------------------------------------------------
+# -- invalid input -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_prefetch_hides_stragglers():
     assert with_prefetch(workload, 8).rate() == near(without_stragglers(workload).rate())
 
 
-# -- the interval of a gain ------------------------------------------------------------------------------------------------------
+# -- the interval of a gain ----------------------------------------------------------------------------------------
 
 
 def noisy(count, seed=1):
@@ -241,7 +241,7 @@ def test_a_change_without_effect_has_the_interval_zero():
     assert bootstrap(noisy(60), lambda each: each, resamples=5) == (0.0, 0.0, 0.0)
 
 
-# -- invalid input -------------------------------------------------------------------------------------------------------
+# -- invalid input -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_the_rates_of_several_processes_are_summed(job):
 
 def test_a_process_that_dies_is_an_error_with_the_end_of_its_stderr(job, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)  # the child process imports from there too
-    from tests.support.odd_fields import Deadly, Raising
+    from tests.support.failing_fields import Deadly, Raising
 
     with pytest.raises(WorkerCrash, match="ended early: killed"):
         measure_in_processes(job(input_of(a=Deadly())), 2, 0.1)

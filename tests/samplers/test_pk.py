@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from tests.support.made_metadata import random_table, table_of
+from tests.support.metadata_tables import random_table, table_of
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock

@@ -104,7 +104,7 @@ def test_two_ranks_get_the_gradients_of_one_big_batch_and_exchange_them_once_a_s
         model.zero_grad()
     for rank in range(2):
         result = json.loads((tmp_path / f"rank{rank}.json").read_text())
-        assert result["exchanged"] == [0, 1, 2]  # once in every step, with its last batch
+        assert result["all_reduces"] == [0, 1, 2]  # once in every step, with its last batch
         assert len(result["gradients"]) == len(wanted)
         for found, expected in zip(result["gradients"], wanted, strict=True):
             assert found == pytest.approx(expected, abs=1e-6)

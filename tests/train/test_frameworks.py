@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.support.made_metadata import random_table
+from tests.support.metadata_tables import random_table
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -1,5 +1,7 @@
-"""Generates docs/rules.md from the docstrings of the rules: `python -m penstock.diagnose.rules_page >
-docs/rules.md`."""
+"""Generates docs/rules.md from the docstrings of the rules.
+
+Run it as `python -m penstock.diagnose.rules_page > docs/rules.md`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from penstock.diagnose.rules import all_rules
 _INTRODUCTION = """\
 # The rules
 
-Each rule recognises one cause of a stall and has its own file in `src/penstock/diagnose/rules/`. `penstock diagnose` applies
-all of them; [how a verdict comes about](diagnosing.md#how-a-verdict-comes-about) describes what follows from their answers.
+Each rule recognises one cause of a stall and has its own file in `src/penstock/diagnose/rules/`. `penstock diagnose`
+applies all of them; [how a verdict comes about](diagnosing.md#how-a-verdict-comes-about) describes what follows from
+their answers.
 This page is generated from the docstrings of the rules: `python -m penstock.diagnose.rules_page > docs/rules.md`.
 """
 _LEADERS = re.compile(r"^(Evidence|Similar causes|Remedy):", re.MULTILINE)

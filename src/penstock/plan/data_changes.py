@@ -218,7 +218,7 @@ def _fewer_files(run: DataUse) -> Iterator[Change]:
 
 
 def _large_reads(run: DataUse) -> Change:
-    """Propose sequential instead of scattered reads; the gain is known only if their rate was measured after the run."""
+    """Propose sequential reads; the gain is known only if their rate was measured after the run."""
     measured = [line for line in run.evidence.recording.storage if line.loader == run.evidence.loader.loader]
     sequential = next(
         (line.sequential_together for line in measured if line.cold and line.sequential_together > 0), None

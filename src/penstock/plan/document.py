@@ -1,4 +1,6 @@
-"""A plan as a YAML file: `penstock plan -o` writes it, users edit it, and `penstock verify` and training scripts apply it.
+"""A plan as a YAML file.
+
+`penstock plan -o` writes it, users edit it, and `penstock verify` and training scripts apply it.
 
     penstock_plan: 1
     source: recording
@@ -59,7 +61,10 @@ log = logging.getLogger("penstock")
 
 
 class DataLoaderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of torch's DataLoader that a plan may hold, with their types; watcher/script/apply_plan.py sets them."""
+    """The settings of torch's DataLoader that a plan may hold, with their types.
+
+    watcher/script/apply_plan.py sets them.
+    """
 
     num_workers: Annotated[int, msgspec.Meta(ge=0)] = 0
     prefetch_factor: Annotated[int, msgspec.Meta(ge=1)] | None = None

@@ -1,4 +1,4 @@
-"""From a diagnosis to a plan: the measured rate, the limits, the changes to make, and what is not known.
+"""Makes a plan from a diagnosis: the measured rate, the limits, the changes to make, and notes on what is not known.
 
 The plan is made for the loader with the longest waits. It uses the evidence and the answers of the rules that the
 diagnosis holds, so that a plan and a diagnosis of one recording never disagree about a cause.
@@ -59,9 +59,9 @@ def plan_from_diagnosis(
         return _empty_plan(run, profile)
     loader, evidence = run.steady_loader, run.steady_loader.evidence
     proposal, notes = _proposal(loader, profile, pinned, batch_bytes)
-    of_step = step_changes(loader)
-    others = (*of_step, *data_changes(loader), *loader_changes(loader))
-    changes = (*(proposal.changes if proposal else ()), *others)
+    changes_of_step = step_changes(loader)
+    other_changes = (*changes_of_step, *data_changes(loader), *loader_changes(loader))
+    changes = (*(proposal.changes if proposal else ()), *other_changes)
     per_batch = samples_per_batch(evidence)
     most_gain = _most_gain(evidence, proposal)
     return Plan(
@@ -69,14 +69,14 @@ def plan_from_diagnosis(
         fingerprint=fingerprint(run.recording.run.machine, evidence.loader),
         profile=profile,
         samples_s=_known_rate(_batches_s(evidence, proposal) * per_batch),
-        planned_samples_s=_known_rate(_planned_batches_s(evidence, proposal, of_step) * per_batch),
+        planned_samples_s=_known_rate(_planned_batches_s(evidence, proposal, changes_of_step) * per_batch),
         limits=_limits(evidence, proposal, per_batch),
         most_gain=most_gain,
         wait_share=evidence.starved_share,
         memory_bytes=proposal.need.total_bytes if proposal and proposal.need else None,
         changes=tuple(sorted(changes, key=lambda change: -inf if change.gain is None else change.gain, reverse=True)),
         dataloader=proposal.kwargs if proposal else {},
-        loader=nested_settings(change for change in others if change.scope == "loader"),
+        loader=nested_settings(change for change in other_changes if change.scope == "loader"),
         notes=(*run.recording.notes, *notes, *_notes(evidence, proposal, batch_bytes, per_batch, most_gain)),
     )
 
@@ -119,18 +119,18 @@ def _proposal(
 
 
 def _batches_s(evidence: Evidence, proposal: Proposal | None) -> float:
-    """Return the measured rate, with the start of workers spread over an epoch."""
-    steady = 1 / evidence.loop.cycle_s
-    return steady * (1 if proposal is None else proposal.now.startup_factor)
+    """Return the measured batches per second, with the start of the workers spread over the epoch."""
+    steady_batches_s = 1 / evidence.loop.cycle_s
+    return steady_batches_s * (1 if proposal is None else proposal.now.startup_factor)
 
 
-def _planned_batches_s(evidence: Evidence, proposal: Proposal | None, steps: tuple[Change, ...]) -> float:
-    """Return the measured rate times the predicted gain of all changes together.
+def _planned_batches_s(evidence: Evidence, proposal: Proposal | None, changes_of_step: tuple[Change, ...]) -> float:
+    """Return the measured batches per second times the predicted gain of all changes together.
 
-    A change of the step saves, per step, the seconds that correspond to its gain in the run as it was.
+    A change of the training step saves, per step, the seconds that correspond to its gain in the run as it was.
     """
     cycle_s = evidence.loop.cycle_s
-    saved_s = sum(cycle_s * (1 - 1 / (1 + change.gain)) for change in steps if change.gain)
+    saved_s = sum(cycle_s * (1 - 1 / (1 + change.gain)) for change in changes_of_step if change.gain)
     if proposal is None:
         return 1 / max(cycle_s - saved_s, MIN_STEP_SHARE * cycle_s)
     planned = proposal.then.with_remedy(lambda workload: workload)
@@ -141,7 +141,7 @@ def _planned_batches_s(evidence: Evidence, proposal: Proposal | None, steps: tup
 
 
 def _limits(evidence: Evidence, proposal: Proposal | None, per_batch: float) -> tuple[ThroughputLimit, ...]:
-    """Return the limits of the run as it was; the step alone where the workers were not recorded."""
+    """Return the limits of the run as it was; only that of the step if the workers were not recorded."""
     if isnan(per_batch):
         return ()
     if proposal is not None:
@@ -151,7 +151,7 @@ def _limits(evidence: Evidence, proposal: Proposal | None, per_batch: float) -> 
 
 
 def _most_gain(evidence: Evidence, proposal: Proposal | None) -> float | None:
-    """Return the gain if steps never waited for data or a core, as measured; None where they take no time."""
+    """Return the gain if steps never waited for data or a core, from measured times; None if steps take no time."""
     step_s = mean(evidence.contention.step_s)
     return max(0.0, 1 / (step_s * _batches_s(evidence, proposal)) - 1) if step_s > 0 else None
 

@@ -107,7 +107,10 @@ class StepFacts:
 
     @classmethod
     def probed(cls, probe: StepProbe) -> StepFacts:
-        """Take the time from a probe; on a GPU the one beside busy cores, on a CPU the model shares the cores itself."""
+        """Take the time from a probe.
+
+        On a GPU it is the time beside busy cores. On a CPU it is the time alone, because the model shares the cores.
+        """
         if probe.device == "cpu":
             return cls(probe.alone.step_s, probe.alone.step_s, probe.samples)
         return cls(probe.beside.step_s, 0.0, probe.samples)

@@ -1,4 +1,4 @@
-"""From the evidence of a recording to the start of a proposal: the workload, the settings and the context of the run."""
+"""Derives the start of a proposal from the evidence of a recording: workload, settings and context of the run."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class WorkerResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDemand:
-    """The resources that each worker of a loader takes, and the number of workers that its data can be divided between."""
+    """The resources that each worker of a loader takes, and the number of workers that can share its data."""
 
     prefetch: int = TORCH_PREFETCH_FACTOR
     batch_bytes: int | None = None
@@ -148,7 +148,8 @@ def _cores_limit(resources: WorkerResources, demand: WorkerDemand) -> Iterator[W
     if crowded <= MAX_WORKERS:
         yield WorkerLimit(
             crowded - 1,
-            f"{crowded} workers that compute {demand.computing_share:.0%} of their time crowd {resources.cores:g} cores",
+            f"{crowded} workers that compute {demand.computing_share:.0%} of their time "
+            f"crowd {resources.cores:g} cores",
         )
 
 

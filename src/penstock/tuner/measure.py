@@ -1,4 +1,4 @@
-"""Short runs of real DataLoaders: the rate of a setting, the cost of the user's step, and the samples of two workers."""
+"""Runs real DataLoaders briefly: measures a setting's rate and the step's cost, and detects repeated samples."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The judgement over runs before and after a change: whether it is faster, by how much, and the error of the prediction.
+"""Judges a change by the runs before and after it: whether it is faster, by how much, and how good the prediction was.
 
 The interval has two sources. Within a run, blocks of whole rounds of the workers are resampled (a bootstrap). Between
 runs of the same settings, the part of the spread that their blocks do not explain is added, as Student's t with as many
 degrees of freedom as the number of runs leaves. A bootstrap over runs would resample two runs out of two, which are too
-few: in simulations where runs differ by far more than their blocks it finds a difference that does not exist one time in
-four. This method does so 2 to 9 times in a hundred with two runs each, and 2 to 5 times with three.
+few: in simulations where runs differ by far more than their blocks, it finds a difference that does not exist in a
+quarter of all cases. This method does so in 2 to 9% of them with two runs each, and in 2 to 5% with three.
 """
 
 from __future__ import annotations

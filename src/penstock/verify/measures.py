@@ -46,7 +46,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class RunMeasure:
-    """One quantity of one run: the sum of `numerator` over the sum of `denominator`, with one value per batch in each."""
+    """One quantity of one run: the sum of `numerator` over the sum of `denominator`, which hold one value per batch."""
 
     numerator: Floats
     denominator: Floats

@@ -80,7 +80,7 @@ def test_an_unavailable_store_ends_a_pack_that_skips_bad_samples(shard, proxy, s
     with pytest.raises(StorageError, match="503 SlowDown"):
         pack_shard(task, tmp_path)
     assert not list(tmp_path.glob("*.tar"))
-    proxy.heal()
+    proxy.remove_faults()
     assert pack_shard(task, tmp_path).samples == 4
 
 

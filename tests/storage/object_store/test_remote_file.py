@@ -359,7 +359,7 @@ def test_no_secret_is_shown_pickled_or_logged(url, bucket, proxy, caplog, monkey
             proxy.inject(fault, is_get)
             with pytest.raises(StorageError) as caught:
                 file.read_at(0, 100)
-            proxy.heal()
+            proxy.remove_faults()
             seen += [str(caught.value), repr(caught.value), repr(pickle.dumps(caught.value))]
     text = "\n".join([*seen, *(record.getMessage() for record in caplog.records if record.name != "werkzeug")])
     for secret in ("hunter2", "not-to-be-seen-anywhere", "AKIAPENSTOCKTESTS"):

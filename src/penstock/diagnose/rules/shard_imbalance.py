@@ -43,7 +43,8 @@ def check(evidence: Evidence) -> Answer:
             "batches per worker: " + ", ".join(str(count) for count in counts),
             f"the busiest has {uneven:.1f} times the mean",
         ),
-        advice="More shards than workers, of about the same size; or penstock.Loader, which does not bind shards to workers",
+        advice="More shards than workers, of about the same size; "
+        "or penstock.Loader, which does not bind shards to workers",
         remedy=lambda workload: with_workers(workload, num_workers),
     )
 

@@ -20,7 +20,10 @@ from penstock.plan.fleet.rank_need import RankNeed, expected_maximum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Equal nodes in front of one store. A limit that is None is not known: the demand is reported, but sets no bound."""
+    """Equal nodes in front of one store.
+
+    A limit that is None is not known: the demand is reported, but no bound is set.
+    """
 
     nodes: int
     gpus_per_node: int

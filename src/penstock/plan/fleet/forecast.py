@@ -278,7 +278,9 @@ def _notes(need: RankNeed, site: Cluster) -> Iterator[str]:
         yield "The size of the dataset is not known, so the cache is left out: give --dataset-bytes"
     elif site.cache_bytes and site.nodes > 1 and need.dataset_bytes is not None:
         copied = format_bytes(site.nodes * need.dataset_bytes)
-        yield f"Caches are assumed to keep blocks: to keep whole shards each node would copy all of them, {copied} in all"
+        yield (
+            f"Caches are assumed to keep blocks: to keep whole shards each node would copy all of them, {copied} in all"
+        )
     if not np.ptp(need.step_s):
         yield "Steps are assumed to be all alike: ranks that vary would wait for the slowest of them"
     else:

@@ -40,9 +40,9 @@ START_WORKERS = 2
 class AdaptiveLoader(DataLoader[Batch]):
     """A DataLoader with the same arguments, all of them keywords.
 
-    `num_workers` and `prefetch_factor` stay if they are given; otherwise they are found. Every change is logged with its
-    reason (logger "penstock", level INFO) and kept in `decisions`; the attributes `num_workers` and `prefetch_factor`
-    are those in force.
+    `num_workers` and `prefetch_factor` stay if they are given; otherwise they are adjusted while training. Every change
+    is logged with its reason (logger "penstock", level INFO) and kept in `decisions`. The attributes `num_workers` and
+    `prefetch_factor` are those in force.
     """
 
     def __init__(
