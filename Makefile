@@ -27,8 +27,9 @@ test-gpu: $(VENV)/.installed-dev
 test-ray: $(VENV)/.installed-dev
 	$(BIN)/pytest -m ray tests/shards/cluster tests/ranks
 
+# The tests that need a quiet machine: parts of benchmarks, and comparisons of times.
 test-bench: $(VENV)/.installed-dev
-	$(BIN)/pytest -m bench tests/benchmarks
+	$(BIN)/pytest -m bench
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
