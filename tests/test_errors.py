@@ -9,6 +9,7 @@ from penstock.errors import (
     DecodeError,
     GuardError,
     IndexFileError,
+    IndexVersionError,
     PairingError,
     PenstockError,
     RecordingError,
@@ -28,6 +29,7 @@ ALL = [
     ShardError,
     TarError,
     IndexFileError,
+    IndexVersionError,
     PairingError,
     SampleError,
     GuardError,
@@ -97,3 +99,7 @@ def test_control_characters_of_a_member_name_do_not_reach_the_terminal():
 def test_printable_keeps_other_alphabets_and_escapes_lone_surrogates():
     assert printable("картина-图.jpg") == "картина-图.jpg"
     assert printable("\udcff") == "\\udcff"
+
+
+def test_advice_is_printable_too():
+    assert str(PenstockError("no", advice="There are .\x1b[31mred")).isprintable()

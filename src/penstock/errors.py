@@ -5,7 +5,8 @@ PenstockError
 ├── StorageError             reading from or writing to storage failed (also an OSError)
 ├── ShardError               a shard as a whole is unusable
 │   ├── TarError             its headers are broken, hostile or cut short
-│   ├── IndexFileError       its index file is corrupt, hostile or of another version
+│   ├── IndexFileError       its index file is corrupt or hostile
+│   │   └── IndexVersionError  its index file is of another version of Penstock
 │   └── PairingError         its parts do not form complete samples
 ├── SampleError              one sample is bad; the rest of the shard may be fine
 │   ├── GuardError           refused before decoding: unsafe, oversized or unsupported
@@ -67,7 +68,7 @@ class PenstockError(Exception):
         text = printable(self.reason)
         if place:
             text = f"{text} [{place}]"
-        return f"{text}. {self.advice.rstrip('.')}." if self.advice else text
+        return f"{text}. {printable(self.advice.rstrip('.'))}." if self.advice else text
 
     def __reduce__(self) -> tuple[Any, ...]:
         # errors are sent between processes, and the default would lose keyword-only fields
@@ -91,7 +92,11 @@ class TarError(ShardError):
 
 
 class IndexFileError(ShardError):
-    """An index file is corrupt, hostile or of another version."""
+    """An index file is corrupt or hostile."""
+
+
+class IndexVersionError(IndexFileError):
+    """An index file is of another version of Penstock: it is not damaged, but has to be rebuilt."""
 
 
 class PairingError(ShardError):

@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 
 from penstock.testing import SA1B, corrupt, make_shards, sample_parts, tar_bytes
 
@@ -36,3 +38,16 @@ def test_check_json_counts_what_was_checked(in_process, tmp_path):
 
 def test_check_of_a_missing_shard_exits_with_2(in_process):
     assert in_process("shards", "check", "none.tar").code == 2
+
+
+def test_check_of_copied_shards_notes_the_outdated_index_and_exits_0(in_process, tmp_path):
+    make_shards(tmp_path / "src", SA1B, samples=4, shards=1, scale=0.05)
+    assert in_process("shards", "pack", tmp_path / "src", tmp_path / "packed").code == 0
+    shutil.copytree(tmp_path / "packed", tmp_path / "copy", copy_function=shutil.copyfile)
+    [shard] = (tmp_path / "copy").glob("*.tar")
+    os.utime(shard, ns=(0, 0))
+    ran = in_process("shards", "check", tmp_path / "copy")
+    assert ran.code == 0
+    assert "note: the shard was copied or changed since it was indexed" in ran.out
+    assert "4 samples checked: no flaws" in ran.out
+    assert "note:" not in in_process("shards", "check", tmp_path / "copy").out

@@ -1,3 +1,5 @@
+import pytest
+
 from penstock.testing import REID, SA1B, make_shards, sample_parts, tar_bytes
 
 
@@ -50,3 +52,51 @@ def test_ls_keeps_terminal_escapes_in_names_out_of_the_terminal(in_process, tmp_
     ran = in_process("shards", "ls", tmp_path)
     assert "\x1b[31m" not in ran.out
     assert ".[bold]b" in ran.out
+
+
+def test_ls_lists_ignored_members_and_joined_names(in_process, tmp_path):
+    names = [f"{number}{suffix}" for number in range(3) for suffix in (".jpg", "_edge.npz")]
+    names += [".DS_Store", "a/._0.jpg", "b/._0.jpg", "README", "images/"]
+    (tmp_path / "x.tar").write_bytes(tar_bytes([(name, b"1") for name in names]))
+    ran = in_process("shards", "ls", tmp_path)
+    assert ran.code == 0
+    assert "ignored, macOS metadata: 3 (.DS_Store, a/._0.jpg, b/._0.jpg)" in ran.out
+    assert "ignored, no extension: 1 (README)" in ran.out
+    assert "ignored, directory: 1 (images/)" in ran.out
+    assert "joined: 3 members in _edge.npz are read as parts of the sample that their name begins with" in ran.out
+    facts = in_process("shards", "ls", tmp_path, "--json", "--require", ".jpg", "--require", "_edge.npz").json
+    assert facts["joined"] == {}
+    assert len(facts["shards"][0]["ignored"]) == 5
+
+
+def test_ls_and_check_accept_one_of_several_suffixes(in_process, tmp_path):
+    names = ["0.JPEG", "0.cls", "1.png", "1.cls", "2.gif", "2.cls"]
+    (tmp_path / "x.tar").write_bytes(tar_bytes([(name, b"1") for name in names]))
+    for command in ("ls", "check"):
+        ran = in_process("shards", command, tmp_path / "x.tar", "--require", ".jpg|.png", "--require", ".cls")
+        assert ran.code == 1
+        assert in_process("shards", command, tmp_path / "x.tar", "--require", ".jpg|.png|.gif").code == 0
+    assert "sample has no .jpg or .png" in ran.out
+
+
+def test_ls_and_check_agree_on_an_empty_tar(in_process, tmp_path):
+    (tmp_path / "x.tar").write_bytes(tar_bytes([]))
+    for command in ("ls", "check"):
+        ran = in_process("shards", command, tmp_path / "x.tar")
+        assert ran.code == 0
+        assert "no samples" in ran.out
+    (tmp_path / "x.tar").write_bytes(b"")
+    for command in ("ls", "check"):
+        ran = in_process("shards", command, tmp_path / "x.tar")
+        assert ran.code == 1
+        assert "is empty (0 bytes)" in ran.out
+
+
+@pytest.mark.parametrize("command", ["ls", "check", "pack"])
+def test_no_terminal_escape_of_a_member_reaches_the_terminal(in_process, tmp_path, command):
+    odd = "\x1b[31m\x9b1m\u202e"
+    names = [f"0{odd}.{odd}", f"1{odd}.jpg", f"._{odd}", f"{odd}/", f"2.jpg{odd}", f"[bold]{odd}.jpg"]
+    (tmp_path / "x.tar").write_bytes(tar_bytes([(name, b"1") for name in names]))
+    ran = in_process("shards", command, tmp_path / "x.tar", *([tmp_path / "out"] if command == "pack" else []))
+    assert ran.out or ran.err
+    assert not any(character in ran.out + ran.err for character in odd if not character.isprintable())

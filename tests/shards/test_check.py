@@ -13,7 +13,7 @@ from tests.support import hostile
 from penstock.shards import check
 from penstock.shards.check import CheckTask, ShardFlaw, ShardStructure, check_shards, run_check_task
 from penstock.shards.codecs import compress, encode_jpeg, encode_npy
-from penstock.shards.index import index_path_beside, save_index
+from penstock.shards.index import index_path_beside, load_index, save_index
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.sources import find_pack_sources
@@ -136,9 +136,9 @@ def test_a_missing_shard_is_a_flaw(tmp_path):
     assert flaw.kind == "StorageError"
 
 
-def test_a_shard_without_samples_is_a_flaw(shard):
-    _, (flaw,), _ = run([shard()])
-    assert (flaw.kind, flaw.reason) == ("empty", "has no samples")
+def test_a_shard_without_samples_is_no_flaw_but_noted(shard):
+    (structure,), flaws, _ = run([shard()])
+    assert (structure.samples, structure.notes, flaws) == (0, ("the shard has no samples",), [])
 
 
 @pytest.mark.parametrize("compression", ["gz", "zst"])
@@ -202,12 +202,36 @@ def test_missing_required_parts_are_reported_by_name(shard):
     assert "_features.npz" in flaws[0].reason
 
 
-def test_members_that_are_not_files_are_reported(tmp_path):
+@pytest.mark.parametrize(
+    ("typeflag", "kind", "offset", "reason"),
+    [
+        (b"2", "unreadable", 1536, "is a symbolic link to 'x', which is not followed"),
+        (b"1", "unreadable", 1536, "is a hard link to 'x', and no file before it has that name"),
+        (b"S", "unreadable", 1536, "is a GNU sparse file"),
+        (b"6", "stray", 1024, "fifo"),
+    ],
+)
+@pytest.mark.parametrize("decode", [False, True])
+def test_members_that_are_not_files_are_reported_once(tmp_path, typeflag, kind, offset, reason, decode):
     path = tmp_path / "a.tar"
     file = hostile.tar_header("1.txt", 1) + b"x".ljust(512, b"\0")
-    path.write_bytes(file + hostile.tar_header("link.txt", typeflag=b"2") + bytes(1024))
-    _, (flaw,), _ = run([path])
-    assert (flaw.kind, flaw.member, flaw.offset, flaw.reason) == ("stray", "link.txt", 1024, "symbolic link")
+    path.write_bytes(file + hostile.tar_header("other.txt", typeflag=typeflag, link="x") + bytes(1024))
+    _, (flaw,), _ = run([path], decode=decode)
+    assert (flaw.kind, flaw.member, flaw.offset, flaw.reason) == (kind, "other.txt", offset, reason)
+
+
+def test_members_that_belong_to_no_sample_are_no_flaws(shard):
+    names = [".DS_Store", "._1.jpg", "__MACOSX/._1.jpg", "Thumbs.db", "desktop.ini", "README", "images/"]
+    (structure,), flaws, _ = run([shard(("1.jpg", JPEG), *((name, b"x") for name in names))], decode=True)
+    assert (structure.samples, flaws) == (1, [])
+
+
+def test_samples_of_concatenated_tars_are_checked_and_repeated_keys_are_flaws(shard):
+    first, second = shard(("1.jpg", JPEG), ("2.jpg", JPEG)), shard(("2.jpg", JPEG), ("3.jpg", JPEG), name="b.tar")
+    first.write_bytes(first.read_bytes() + second.read_bytes())
+    (structure,), (flaw,), _ = run([first], decode=True)
+    assert structure.samples == 3
+    assert (flaw.kind, flaw.member) == ("duplicate", "2.jpg")
 
 
 # -- CRCs and the stored index -------------------------------------------------------------------------------------
@@ -224,13 +248,42 @@ def test_a_flipped_byte_in_a_packed_shard_is_reported(packed, sample, decode):
     assert (flaw.shard, flaw.kind, flaw.member, flaw.offset) == (str(packed), "crc", member, part.offset)
 
 
-def test_an_outdated_index_is_a_flaw_and_its_crcs_are_not_used(packed):
+def test_the_index_of_a_copied_shard_is_compared_and_kept(packed):
     os.utime(packed, ns=(0, 0))
-    (structure,), (flaw,), tasks = run([packed])
-    assert (flaw.shard, flaw.kind) == (str(packed), "index")
-    assert "earlier version" in flaw.reason
-    assert not structure.with_crc
-    assert tasks == []
+    (structure,), flaws, _ = run([packed])
+    assert (structure.with_crc, flaws) == (True, [])
+    assert len(structure.notes) == 1
+    assert load_index(packed).binding.mtime_ns == 0
+    assert load_index(packed).crcs is not None
+    (structure,), flaws, _ = run([packed])
+    assert (structure.notes, flaws) == ((), [])
+
+
+def test_damage_to_a_copied_shard_is_a_flaw_and_the_index_stays_outdated(packed):
+    part = index_shard(packed).sample(0).parts[0]
+    packed.write_bytes(corrupt.flip_bit(packed.read_bytes(), part.offset))
+    os.utime(packed, ns=(0, 0))
+    (structure,), (flaw,), _ = run([packed])
+    assert (flaw.kind, flaw.offset) == ("crc", part.offset)
+    assert "shards index --rebuild" in structure.notes[0]
+    assert load_index(packed).binding.mtime_ns != 0
+
+
+def test_the_index_of_a_rewritten_shard_is_rebuilt_and_no_flaw(packed, shard):
+    packed.write_bytes(shard(("1.jpg", JPEG)).read_bytes())
+    (structure,), flaws, tasks = run([packed])
+    assert (structure.with_crc, flaws, tasks) == (False, [], [])
+    assert structure.notes == ("the shard has changed since it was indexed: its index was rebuilt",)
+    assert load_index(packed).keys == ["1"]
+
+
+def test_the_index_of_another_version_is_rebuilt_and_no_flaw(packed):
+    sidecar = index_path_beside(packed)
+    sidecar.write_bytes(corrupt.overwrite(sidecar.read_bytes(), 7, b"1"))
+    (structure,), flaws, _ = run([packed])
+    assert flaws == []
+    assert "index version b'1'" in structure.notes[0]
+    assert load_index(packed).crcs is None
 
 
 def test_a_corrupt_index_is_a_flaw(packed):
@@ -302,7 +355,8 @@ def test_bad_parts_inside_a_compressed_shard_are_reported(tmp_path):
     path = tmp_path / "a.tar.zst"
     write_tar(path, [("1.jpg", JPEG), ("2.jpg", b"<html>"), ("3.jpg", JPEG)], "zst")
     _, (flaw,), (task,) = run([path], decode=True)
-    assert (flaw.kind, flaw.member, flaw.offset) == ("GuardError", "2.jpg", scan_shard(path).sample(1).parts[0].offset)
+    assert flaw.kind in ("GuardError", "DecodeError")
+    assert (flaw.member, flaw.offset) == ("2.jpg", scan_shard(path).sample(1).parts[0].offset)
     assert len(task.samples) == 3
 
 
@@ -358,11 +412,11 @@ def test_samples_that_kill_their_decoder_are_reported_and_the_others_checked(sha
     _, flaws, tasks = run([path], decode=True, workers=2)
     offsets = {sample.key: sample.parts[0].offset for task in tasks for sample in task.samples}
     assert sorted(sample.key for task in tasks for sample in task.samples) == [f"{number:03d}" for number in range(8)]
-    assert kinds_and_places(flaws) == sorted(
-        [("crash", key, offsets[key]) for key in ("003", "006")]
-        + [("GuardError", f"{key}.jpg", offsets[key]) for key in bad]
-    )
-    assert all("SIGKILL" in flaw.reason for flaw in flaws if flaw.kind == "crash")
+    crashes = [flaw for flaw in flaws if flaw.kind == "crash"]
+    assert kinds_and_places(crashes) == [("crash", key, offsets[key]) for key in ("003", "006")]
+    others = [(flaw.member, flaw.offset) for flaw in flaws if flaw.kind != "crash"]
+    assert sorted(others) == [(f"{key}.jpg", offsets[key]) for key in bad]
+    assert all("SIGKILL" in flaw.reason for flaw in crashes)
 
 
 # -- no more data than necessary -----------------------------------------------------------------------------------

@@ -1,8 +1,17 @@
+import gzip
+import io
+import tarfile
+
 import numpy as np
 import pytest
 
+from penstock import Loader, Text
 from penstock.core.sample import Part, Sample
+from penstock.shards.check import ShardStructure, check_shards
+from penstock.shards.codecs import zstd
 from penstock.shards.index import IndexBinding, OpenedShard, build_index
+from penstock.shards.pack.options import PackOptions
+from penstock.shards.pack.sources import find_pack_sources, read_samples
 from penstock.shards.scan import scan_shard
 from penstock.shards.tar import TarMembers
 from penstock.testing import IMAGENET, MULTICAMERA, SA1B, make_shards, sample_parts
@@ -47,7 +56,7 @@ def test_an_index_without_checksums_has_none():
 
 
 def test_stated_suffixes_are_used_for_pairing():
-    index = build_index(members("cat.jpg", "dog_big.jpg"), OPENED, suffixes=["_big.jpg"])
+    index = build_index(members("cat.jpg", "dog_big.jpg"), OPENED, stated=["_big.jpg"])
     assert index.keys == ["cat", "dog"]
 
 
@@ -83,3 +92,76 @@ def test_a_compressed_shard_has_the_index_of_the_plain_one(tmp_path, compression
     assert [plain_index.sample(number) for number in range(3)] == [packed_index.sample(number) for number in range(3)]
     assert (packed_index.compression, packed_index.binding.size) == (compression, packed.stat().st_size)
     assert packed_index.data_length <= plain_index.data_length == plain.stat().st_size
+
+
+# -- ignored members, hard links, other splits ---------------------------------------------------------------------
+
+
+def test_ignored_members_are_listed_and_their_checksums_dropped():
+    names = ["a/", "a/0.jpg", "a/.DS_Store", "a/1.jpg", "README"]
+    index = build_index(members(*names), OPENED, crcs=np.arange(5, dtype=np.uint32))
+    assert (index.keys, index.offsets.tolist(), index.crcs.tolist()) == (["a/0", "a/1"], [1536, 3584], [1, 3])
+    assert index.other_members == [
+        ("a/", 0, "ignored: directory"),
+        ("a/.DS_Store", 2048, "ignored: macOS metadata"),
+        ("README", 4096, "ignored: no extension"),
+    ]
+
+
+def test_stated_suffixes_split_the_names_of_a_stored_index_again():
+    names = ["0.png", "0_mask.png", "1.png", "1_mask.png"]
+    index = build_index(members(*names), OPENED, crcs=np.arange(4, dtype=np.uint32))
+    assert index.keys == ["0", "0_mask", "1", "1_mask"]
+    again = index.paired_by([".png", "_mask.png"])
+    assert (again.keys, again.suffixes, again.crcs.tolist()) == (["0", "1"], [".png", "_mask.png"], [0, 1, 2, 3])
+
+
+def test_names_are_split_again_although_the_index_has_all_stated_suffixes_already():
+    index = build_index(members("0.jpg", "0.cls", "0_flip.jpg"), OPENED)
+    assert (index.keys, index.suffixes) == (["0"], [".jpg", ".cls", "_flip.jpg"])
+    assert index.paired_by([".jpg"]).keys == ["0", "0_flip"]
+
+
+def test_an_index_that_fits_the_stated_suffixes_is_used_as_it_is():
+    index = build_index(members("0.jpg", "0_features.npz", "1.jpg", "1_features.npz"), OPENED)
+    assert index.paired_by([".jpg", "_features.npz"]) is index
+    assert index.paired_by([".jpeg|.png"]) is index
+    assert index.paired_by(()) is index
+
+
+def test_unreadable_parts_stay_unreadable_when_names_are_split_again():
+    found = members("0.png", "0_mask.png")
+    found.lengths[1], found.unreadable[1536] = 0, "is a GNU sparse file"
+    index = build_index(found, OPENED).paired_by(["_mask.png"])
+    assert index.sample(0).parts == (Part(".png", 512, 10), Part("_mask.png", 1536, 0, None, "is a GNU sparse file"))
+
+
+def link(name, target):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = tarfile.LNKTYPE, target
+    return info
+
+
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst"])
+def test_a_hard_link_is_delivered_with_the_data_of_its_target(tmp_path, ending):
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        for name in ("0.txt", "1.txt"):
+            info = tarfile.TarInfo(name)
+            info.size = 3
+            tar.addfile(info, io.BytesIO(name[:1].encode() * 3))
+        tar.addfile(link("2.txt", "0.txt"))
+        tar.addfile(link("3.txt", "2.txt"))
+    path = tmp_path / f"a{ending}"
+    write = {".tar": bytes, ".tar.gz": gzip.compress, ".tar.zst": zstd.compress}[ending]
+    path.write_bytes(write(plain.getvalue()))
+    loader = Loader(str(path), {"text": Text(".txt")}, 4, num_workers=0, device="numpy")
+    [batch] = loader
+    loader.close()
+    assert dict(zip(batch["__key__"], batch["text"], strict=True)) == {"0": "000", "1": "111", "2": "000", "3": "000"}
+    for event in check_shards([str(path)], decode=True, workers=1):
+        assert (event.flaws if isinstance(event, ShardStructure) else tuple(event[1])) == ()
+    [source] = find_pack_sources(str(path), PackOptions())
+    assert [parts for _, parts in read_samples(source.select(range(4)))] == [[(".txt", b"000")]] * 3 + [
+        [(".txt", b"111")]
+    ]

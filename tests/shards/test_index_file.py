@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import IndexFileError
+from penstock.errors import IndexFileError, IndexVersionError
 from penstock.shards.codecs import zstd
 from penstock.shards.index import (
     INDEX_MAGIC,
@@ -246,8 +246,8 @@ def test_an_index_truncated_anywhere_is_refused():
 
 
 def test_an_index_of_another_version_is_reported_as_such():
-    with pytest.raises(IndexFileError, match="index version b'2'"):
-        decode_index(corrupt.overwrite(encode_index(make_index()), 7, b"2"))
+    with pytest.raises(IndexVersionError, match="index version b'1'"):
+        decode_index(corrupt.overwrite(encode_index(make_index()), 7, b"1"))
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"<html>404</html>", bytes(1000)])
@@ -305,6 +305,7 @@ FALSE_FIELDS = {
     "columns that are lists": {"offsets": [512, 1536]},
     "notes of another shape": {"notes": [("link", 3)]},
     "notes deeply nested": {"notes": [[[[[[]]]]]]},
+    "reasons without an offset": {"unreadable": {"a": "is a GNU sparse file"}},
 }
 
 

@@ -74,6 +74,15 @@ def test_scan_pairs_by_stated_suffixes(tmp_path):
     assert scan.scan_shard(path).keys == ["0", "1_x"]
 
 
+def test_each_word_that_joins_names_is_logged_once(tmp_path, warnings, monkeypatch):
+    monkeypatch.setattr(scan, "_logged_words", set())
+    for name in ("a.tar", "b.tar"):
+        names = [f"{number}{suffix}" for number in range(3) for suffix in (".jpg", "_edge.npz", "_\x1b[1m.npz")]
+        (tmp_path / name).write_bytes(tar_bytes([(name, b"x") for name in names]))
+        index_shard(tmp_path / name)
+    assert warnings() == [f"{tmp_path}/a.tar: 0_edge.npz is read as a part of sample 0"]
+
+
 # -- outdated indexes ----------------------------------------------------------------------------------------------
 
 
@@ -107,7 +116,7 @@ DAMAGES = {
     "a flipped bit": lambda data: corrupt.flip_bit(data, 30),
     "truncated": lambda data: corrupt.truncate(data, 30),
     "empty": lambda data: b"",
-    "another version": lambda data: corrupt.overwrite(data, 7, b"9"),
+    "an earlier version": lambda data: corrupt.overwrite(data, 7, b"1"),
     "a pickle": lambda data: pickle.dumps(print),
 }
 

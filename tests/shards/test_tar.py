@@ -35,6 +35,13 @@ def write(path, members, tar_format=GNU):
     return path
 
 
+def gnu_tar():
+    program = shutil.which("tar")
+    if program is None or b"GNU tar" not in subprocess.run([program, "--version"], capture_output=True).stdout:
+        pytest.skip("GNU tar is not installed here")
+    return program
+
+
 def padded(data):
     return data + bytes(-len(data) % TAR_BLOCK)
 
@@ -169,15 +176,14 @@ def test_the_member_after_one_of_more_than_8_gib_is_found(tmp_path, tar_format):
 
 
 def test_headers_from_before_ustar_are_read(tmp_path):
-    v7 = {"typeflag": b"\0", "magic": bytes(8)}
-    folder = tar_header("images/", 0, **v7)
-    file = tar_header("images/a.jpg", 5, **v7) + padded(b"12345")
-    (tmp_path / "a.tar").write_bytes(folder + file + tar_header("images/empty.txt", 0, **v7) + END)
+    old = {"typeflag": b"\0", "magic": bytes(8)}
+    file = tar_header("images/a.jpg", 5, **old) + padded(b"12345")
+    (tmp_path / "a.tar").write_bytes(file + tar_header("images/empty.txt", 0, **old) + END)
     assert_both_agree(tmp_path / "a.tar", 2)
 
 
 @FORMATS
-def test_directories_are_skipped_and_not_listed(tmp_path, tar_format):
+def test_directories_are_ignored_and_listed(tmp_path, tar_format):
     with tarfile.open(tmp_path / "a.tar", "w", format=tar_format) as tar:
         for name in ("images", "images/deep"):
             folder = tarfile.TarInfo(name)
@@ -185,7 +191,8 @@ def test_directories_are_skipped_and_not_listed(tmp_path, tar_format):
             tar.addfile(folder)
         tar.addfile(tarfile.TarInfo("images/a.jpg"))
     assert_both_agree(tmp_path / "a.tar", 1)
-    assert walk(tmp_path / "a.tar").other_members == []
+    folders = [("images/", 0, "ignored: directory"), ("images/deep/", 512, "ignored: directory")]
+    assert walk(tmp_path / "a.tar").other_members == folders
 
 
 def test_a_global_pax_header_does_not_become_a_member(tmp_path):
@@ -203,13 +210,14 @@ def test_pax_headers_without_name_or_size_change_neither(tmp_path):
     assert_both_agree(tmp_path / "a.tar", 5)
 
 
-def test_a_long_link_target_does_not_name_the_next_member(tmp_path):
-    with tarfile.open(tmp_path / "a.tar", "w", format=GNU) as tar:
-        link = tarfile.TarInfo("link")
-        link.type, link.linkname = tarfile.SYMTYPE, "t" * 300
-        tar.addfile(link)
+@pytest.mark.parametrize("tar_format", [GNU, PAX], ids=["gnu", "pax"])
+def test_a_long_link_target_does_not_name_the_next_member(tmp_path, tar_format):
+    with tarfile.open(tmp_path / "a.tar", "w", format=tar_format) as tar:
+        tar.addfile(link("link.jpg", "t" * 300, tarfile.SYMTYPE))
         tar.addfile(tarfile.TarInfo("a.jpg"))
-    assert_both_agree(tmp_path / "a.tar", 1)
+    found = walk(tmp_path / "a.tar")
+    assert found.names == ["link.jpg", "a.jpg"]
+    assert found.unreadable == {found.offsets[0]: f"is a symbolic link to {'t' * 300!r}, which is not followed"}
 
 
 def test_a_contiguous_file_is_a_file(tmp_path):
@@ -278,6 +286,132 @@ def test_a_tar_without_end_blocks_may_end_with_its_batch(tmp_path, count):
     path = write(tmp_path / "a.tar", [(f"{number}.txt", 0) for number in range(count)])
     path.write_bytes(path.read_bytes()[: count * TAR_BLOCK])
     assert len(walk(path)) == count
+
+
+# -- hard links ----------------------------------------------------------------------------------------------------
+
+
+def link(name, target, kind=tarfile.LNKTYPE):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+@FORMATS
+@pytest.mark.parametrize("folder", ["", "folder/" * 12 + "x/", "folder/" * 40])
+def test_a_hard_link_has_the_data_of_the_member_that_it_names(tmp_path, tar_format, folder):
+    if tar_format == USTAR and len(folder) > 99:
+        pytest.skip("ustar stores no link target of more than 100 bytes")
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w", format=tar_format) as tar:
+        for name, data in (("0.txt", b"zero"), ("1.txt", b"one")):
+            info = tarfile.TarInfo(folder + name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+        tar.addfile(link(folder + "2.txt", folder + "0.txt"))
+        tar.addfile(link(folder + "3.txt", folder + "2.txt"))
+    data = path.read_bytes()
+    contents = {name.removeprefix(folder): data[start : start + size] for name, start, size in by_penstock(path)}
+    assert contents == {"0.txt": b"zero", "1.txt": b"one", "2.txt": b"zero", "3.txt": b"zero"}
+    assert walk(path).unreadable == {}
+
+
+def test_hard_links_lie_beside_their_targets(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("0.txt", "1.txt"):
+            tar.addfile(tarfile.TarInfo(name))
+        tar.addfile(link("2.txt", "0.txt"))
+    assert walk(tmp_path / "a.tar").names == ["0.txt", "2.txt", "1.txt"]
+
+
+def test_a_hard_link_names_the_last_member_before_it_with_that_name(tmp_path):
+    members = b"".join(tar_header("a.txt", 1) + padded(data) for data in (b"1", b"2"))
+    hard_link = tar_header("b.txt", typeflag=b"1", link="a.txt")
+    (tmp_path / "a.tar").write_bytes(members + hard_link + tar_header("a.txt", 1) + padded(b"3") + END)
+    found = walk(tmp_path / "a.tar")
+    assert found.offsets[found.names.index("b.txt")] == 3 * TAR_BLOCK
+
+
+@pytest.mark.parametrize("target", ["later.txt", "folder", "missing.txt"])
+def test_a_hard_link_to_no_earlier_file_is_unreadable_and_the_others_are_read(tmp_path, target):
+    folder = tar_header("folder", typeflag=b"5")
+    hard_link = tar_header("link.txt", typeflag=b"1", link=target)
+    (tmp_path / "a.tar").write_bytes(folder + hard_link + tar_header("later.txt", 1) + padded(b"x") + END)
+    found = walk(tmp_path / "a.tar")
+    assert by_penstock(tmp_path / "a.tar") == [("link.txt", 1024, 0), ("later.txt", 1536, 1)]
+    assert found.unreadable == {1024: f"is a hard link to {target!r}, and no file before it has that name"}
+
+
+# -- sparse files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("holes", [1, 3, 4, 25, 200])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--format=oldgnu"],
+        ["--format=gnu"],
+        *(["--format=posix", f"--sparse-version={v}"] for v in ("0.0", "0.1", "1.0")),
+    ],
+    ids=["oldgnu", "gnu", "posix 0.0", "posix 0.1", "posix 1.0"],
+)
+def test_a_sparse_file_costs_its_own_member_only(tmp_path, options, holes):
+    """GNU tar stores where the data lies in up to 21 entries per further header, or before the data."""
+    (tmp_path / "0.txt").write_bytes(b"before")
+    with open(tmp_path / "1.bin", "wb") as file:
+        for number in range(holes):
+            file.seek((2 * number + 1) << 16)
+            file.write(b"x" * 4096)
+    (tmp_path / "2.txt").write_bytes(b"behind")
+    command = [gnu_tar(), "--sparse", *options, "-cf", tmp_path / "a.tar", "-C", tmp_path, "0.txt", "1.bin", "2.txt"]
+    subprocess.run(command, check=True)
+    with tarfile.open(tmp_path / "a.tar") as tar:
+        if not tar.getmember("1.bin").issparse():
+            pytest.skip("this file system stores no holes")
+    found = walk(tmp_path / "a.tar")
+    data = (tmp_path / "a.tar").read_bytes()
+    contents = {name: data[start : start + size] for name, start, size in by_penstock(tmp_path / "a.tar")}
+    assert contents == {"0.txt": b"before", "1.bin": b"", "2.txt": b"behind"}
+    assert found.unreadable == {found.offsets[1]: "is a GNU sparse file"}
+
+
+# -- several tars in one file --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", ["cat", "tar -A"])
+@FORMATS
+def test_all_members_of_concatenated_tars_are_read(tmp_path, tar_format, program):
+    paths = [
+        write(tmp_path / f"{first}.tar", [(f"{number}.bin", number * 100) for number in numbers], tar_format)
+        for first, numbers in (("a", range(3)), ("b", ()), ("c", range(3, 600)), ("d", range(600, 601)))
+    ]
+    together = tmp_path / "together.tar"
+    if program == "cat":
+        together.write_bytes(b"".join(path.read_bytes() for path in paths))
+    else:
+        shutil.copy(paths[0], together)
+        subprocess.run([gnu_tar(), "-A", "-f", together, *paths[1:]], check=True)
+    with tarfile.open(together, ignore_zeros=True) as tar:
+        expected = [(member.name, member.offset_data, member.size) for member in tar]
+    assert by_penstock(together) == expected
+    assert len(expected) == 601
+
+
+@pytest.mark.parametrize(("ending", "pack"), [(".tar.gz", gzip.compress), (".tar.zst", zstd.compress)])
+def test_all_members_of_concatenated_compressed_tars_are_read(tmp_path, ending, pack):
+    paths = [write(tmp_path / f"{name}.tar", [(f"{name}{number}.bin", 700) for number in range(3)]) for name in "ab"]
+    together, plain = tmp_path / f"a{ending}", tmp_path / "plain.tar"
+    together.write_bytes(b"".join(pack(path.read_bytes()) for path in paths))
+    plain.write_bytes(b"".join(path.read_bytes() for path in paths))
+    assert by_penstock(together) == by_penstock(plain)
+    assert len(by_penstock(plain)) == 6
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 19, 127, 128, 129, 300])
+def test_zeros_between_two_tars_are_stepped_over(tmp_path, blocks):
+    first, second = (tar_header(name, 1) + padded(b"x") for name in ("a.txt", "b.txt"))
+    (tmp_path / "a.tar").write_bytes(first + bytes(blocks * TAR_BLOCK) + second)
+    assert walk(tmp_path / "a.tar").names == ["a.txt", "b.txt"]
 
 
 # -- the end of the archive ----------------------------------------------------------------------------------------
@@ -351,7 +485,9 @@ def test_one_header_is_read_per_member_and_no_data(tmp_path):
     headers = [(offset - TAR_BLOCK, TAR_BLOCK) for offset in members.offsets]
     end_of_data = members.offsets[-1] + members.lengths[-1]
     end = end_of_data + -end_of_data % TAR_BLOCK
-    assert source.reads == [*headers, (end, TAR_BLOCK), (end + TAR_BLOCK, 10240)]
+    rest = path.stat().st_size - end - TAR_BLOCK
+    padding = [(end + TAR_BLOCK, rest), (end + TAR_BLOCK + rest, TAR_BLOCK)]
+    assert source.reads == [*headers, (end, TAR_BLOCK), *padding]
 
 
 class CountedReads(PlainShard):
@@ -426,13 +562,6 @@ def test_any_list_of_members_is_read_back_from_ustar(scratch_path, members):
     write(scratch_path, members, USTAR)
     assert by_penstock(scratch_path) == by_tarfile(scratch_path)
     assert [(name, size) for name, _, size in by_penstock(scratch_path)] == members
-
-
-def gnu_tar():
-    program = shutil.which("tar")
-    if program is None or b"GNU tar" not in subprocess.run([program, "--version"], capture_output=True).stdout:
-        pytest.skip("GNU tar is not installed here")
-    return program
 
 
 @pytest.mark.parametrize("tar_format", ["v7", "oldgnu", "gnu", "ustar", "posix"])

@@ -1,7 +1,7 @@
+import numpy as np
 import pytest
 
 from penstock.errors import PairingError, SettingError
-from penstock.shards import validate
 from penstock.shards.index import IndexBinding, OpenedShard, build_index
 from penstock.shards.scan import scan_shard
 from penstock.shards.tar import TarMembers
@@ -9,14 +9,14 @@ from penstock.shards.validate import ShardProblem, check_samples, complete_sampl
 from penstock.testing import tar_bytes
 
 
-def index_of(*names, empty=(), others=()):
+def index_of(*names, empty=(), others=(), unreadable=()):
     """Return an index of these members; the data of member i starts at 1024 * i + 512."""
     offsets = [512 + 1024 * number for number in range(len(names))]
     lengths = [0 if name in empty else 100 for name in names]
     size = 1024 * len(names) + 1024
-    return build_index(
-        TarMembers(list(names), offsets, lengths, list(others)), OpenedShard(IndexBinding(size, 0), None, size)
-    )
+    reasons = {offsets[names.index(name)]: reason for name, reason in dict(unreadable).items()}
+    members = TarMembers(list(names), offsets, lengths, list(others), reasons)
+    return build_index(members, OpenedShard(IndexBinding(size, 0), None, size))
 
 
 def complete_keys(index, **settings):
@@ -55,20 +55,20 @@ def test_cameras_named_by_several_words_are_parts_of_one_sample():
 def test_an_orphan_is_listed_with_member_offset_and_the_missing_part():
     index = index_of(*PAIRS, "5.jpg")
     health = check_samples(index)
-    assert health.problems == [ShardProblem("orphan", "5.jpg", 10 * 1024 + 512, "sample has no .npz")]
+    assert health.problems == [ShardProblem("orphan", "5.jpg", 10 * 1024 + 512, "sample has no .npz", 5)]
     assert complete_keys(index) == ["0", "1", "2", "3", "4"]
 
 
 def test_an_orphan_with_a_joining_word_lacks_its_image():
     names = [f"{number}{suffix}" for number in range(5) for suffix in (".jpg", "_features.npz")]
     health = check_samples(index_of("x_features.npz", *names))
-    assert health.problems == [ShardProblem("orphan", "x_features.npz", 512, "sample has no .jpg")]
+    assert health.problems == [ShardProblem("orphan", "x_features.npz", 512, "sample has no .jpg", 0)]
 
 
 def test_a_sample_with_some_of_its_parts_is_incomplete():
     names = [f"{number}{suffix}" for number in range(5) for suffix in (".jpg", ".npz", ".json", ".txt")]
     health = check_samples(index_of(*names, "x.jpg", "x.json"))
-    assert health.problems == [ShardProblem("incomplete", "x.jpg", 20 * 1024 + 512, "sample has no .npz, .txt")]
+    assert health.problems == [ShardProblem("incomplete", "x.jpg", 20 * 1024 + 512, "sample has no .npz, .txt", 5)]
 
 
 def test_a_part_that_only_few_samples_have_is_not_expected():
@@ -80,7 +80,7 @@ def test_a_part_that_only_few_samples_have_is_not_expected():
 def test_a_duplicate_is_listed_at_its_second_occurrence():
     index = index_of(*PAIRS, "3.jpg")
     assert check_samples(index).problems == [
-        ShardProblem("duplicate", "3.jpg", 10 * 1024 + 512, "occurs more than once")
+        ShardProblem("duplicate", "3.jpg", 10 * 1024 + 512, "occurs more than once", 3)
     ]
     assert complete_keys(index) == ["0", "1", "2", "4"]
 
@@ -104,7 +104,7 @@ def test_samples_with_different_spellings_of_one_suffix_are_complete():
 
 def test_an_empty_member_makes_its_sample_bad():
     index = index_of(*PAIRS, empty=["2.npz"])
-    assert check_samples(index).problems == [ShardProblem("empty", "2.npz", 5 * 1024 + 512, "has no bytes")]
+    assert check_samples(index).problems == [ShardProblem("empty", "2.npz", 5 * 1024 + 512, "has no bytes", 2)]
     assert complete_keys(index) == ["0", "1", "3", "4"]
 
 
@@ -158,8 +158,9 @@ def test_raise_reports_shard_member_and_offset_and_counts_the_other_problems():
         complete_samples(index, "a.tar")
     error = caught.value
     assert error.where() == {"shard": "a.tar", "member": "5.jpg", "offset": 10 * 1024 + 512, "stage": "pair"}
-    assert error.reason == "orphan part: sample has no .npz, and 2 more problems"
-    assert "on_bad='skip'" in error.advice
+    assert error.reason == "orphan part: sample has no .npz, and 2 more incomplete samples"
+    assert "on_error='skip'" in error.advice
+    assert "parts .jpg, .npz" in error.advice
 
 
 @pytest.mark.parametrize(
@@ -183,12 +184,43 @@ def test_skip_returns_the_complete_samples_and_lists_the_others():
     ]
 
 
-def test_the_list_of_problems_is_limited_but_the_count_is_not(monkeypatch):
-    monkeypatch.setattr(validate, "MAX_LISTED", 10)
-    orphans = [f"x{number}.npz" for number in range(100)]
-    pairs = [f"{number}{suffix}" for number in range(200) for suffix in (".jpg", ".npz")]
+def test_every_incomplete_sample_is_listed_once_however_many_there_are():
+    orphans = [f"x{number}.npz" for number in range(12_000)]
+    pairs = [f"{number}{suffix}" for number in range(12_001) for suffix in (".jpg", ".npz")]
     health = check_samples(index_of(*pairs, *orphans))
-    assert (len(health.problems), health.bad) == (10, 100)
+    numbers = [number for number, _ in health.incomplete()]
+    assert numbers == np.flatnonzero(~health.complete).tolist()
+    assert len(numbers) == health.bad == 12_000
+
+
+def test_a_sample_with_several_problems_is_listed_once():
+    index = index_of("0.jpg", "0.npz", "1.jpg", "1.jpg", "1.txt", "2.jpg", "2.npz", empty=["1.txt", "1.jpg"])
+    health = check_samples(index)
+    assert len(health.problems) > 2
+    assert [(number, problem.reason) for number, problem in health.incomplete()] == [(1, "sample has no .npz")]
+    assert len(complete_samples(index, "a.tar", on_bad="skip")[1]) == 1
+
+
+def test_the_error_names_the_suffixes_that_the_shard_has_and_how_to_skip():
+    index = index_of(*(f"{number}{suffix}" for number in range(3) for suffix in (".jpg", "_features.npz")))
+    with pytest.raises(PairingError) as caught:
+        complete_samples(index.paired_by([".npz"]), "a.tar", [".npz"])
+    assert caught.value.reason == "incomplete part: sample has no .npz, and 2 more incomplete samples"
+    assert "parts .jpg, _features.npz" in caught.value.advice
+    with pytest.raises(PairingError, match="--on-bad skip"):
+        complete_samples(index, "a.tar", [".npz"], skip_with="--on-bad skip")
+
+
+def test_only_the_most_frequent_suffixes_are_named():
+    index = index_of(*PAIRS, *(f"x{number}.kind{number}" for number in range(30)))
+    with pytest.raises(PairingError, match=r"has parts \.jpg, \.npz, [^a]* and 20 more\."):
+        complete_samples(index, "a.tar", [".txt"])
+
+
+def test_names_in_an_error_are_printable():
+    with pytest.raises(PairingError) as caught:
+        complete_samples(index_of("0.\x1b[31mred", "1.\x1b[31mred"), "a.tar", [".jpg"])
+    assert str(caught.value).isprintable()
 
 
 def test_a_part_that_half_of_the_samples_have_is_expected_in_the_others():
@@ -201,3 +233,42 @@ def test_an_empty_part_that_is_not_required_makes_no_sample_bad():
     index = index_of("0.jpg", "0.txt", "1.jpg", "1.txt", empty=("0.txt",))
     assert complete_keys(index) == ["1"]
     assert complete_keys(index, required=[".jpg"]) == ["0", "1"]
+
+
+# -- unreadable and optional parts, ignored members ----------------------------------------------------------------
+
+
+def test_an_unreadable_part_costs_its_sample_only():
+    index = index_of(*PAIRS, empty=["1.npz"], unreadable={"1.npz": "is a GNU sparse file"})
+    assert check_samples(index).problems == [
+        ShardProblem("unreadable", "1.npz", 3 * 1024 + 512, "is a GNU sparse file", 1)
+    ]
+    assert complete_keys(index) == ["0", "2", "3", "4"]
+    assert complete_keys(index, required=[".jpg"]) == ["0", "1", "2", "3", "4"]
+    assert index.sample(1).parts[1].unreadable == "is a GNU sparse file"
+    assert index.sample(2).parts[1].unreadable is None
+
+
+@pytest.mark.parametrize(("more", "empty", "kind"), [(["2.npz"], [], "duplicate"), ([], ["2.npz"], "empty")])
+def test_a_sample_may_lack_an_optional_part_but_not_have_a_bad_one(more, empty, kind):
+    index = index_of(*PAIRS, "5.jpg", *more, empty=empty)
+    health = check_samples(index, [".jpg"], [".npz"])
+    assert [(number, problem.kind) for number, problem in health.incomplete()] == [(2, kind)]
+    assert check_samples(index, [".jpg"]).bad == 0
+    numbers, _ = complete_samples(index, "a.tar", [".jpg"], "skip", optional=[".npz"])
+    assert numbers.tolist() == [0, 1, 3, 4, 5]
+
+
+def test_ignored_members_are_no_problems():
+    names = ["__MACOSX/._0.jpg", ".DS_Store", "Thumbs.db", "README", "images/"]
+    index = index_of(*PAIRS, *names, others=[("folder", 0, "ignored: directory")])
+    assert check_samples(index).problems == []
+    assert complete_keys(index) == ["0", "1", "2", "3", "4"]
+    assert {name for name, _, _ in index.other_members} == {*names, "folder"}
+
+
+def test_a_required_part_may_be_one_of_several():
+    index = index_of("0.JPEG", "0.cls", "1.png", "1.cls", "2.gif", "2.cls")
+    for part in (".jpg|.png", (".jpg", ".png")):
+        assert complete_keys(index, required=[part, ".cls"]) == ["0", "1"]
+        assert check_samples(index, [part]).expected == (".jpg or .png",)

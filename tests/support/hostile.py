@@ -29,6 +29,7 @@ def tar_header(
     magic: bytes = USTAR_MAGIC,
     raw_size: bytes | None = None,
     checksum: bytes | None = None,
+    link: str = "",
 ) -> bytes:
     """Return one 512-byte header; `raw_size` (12 bytes) and `checksum` (8 bytes) replace the correct fields."""
     size_field = b"%011o\0" % size if raw_size is None else raw_size
@@ -39,7 +40,7 @@ def tar_header(
         (b"%011o\0" % 0, 12),  # modification time
         (b" " * 8, 8),  # the checksum is computed with spaces in its place
         (typeflag, 1),
-        (b"", 100),  # link target
+        (link.encode(), 100),
         (magic, 8),
         (b"", 80),  # user and group names, device numbers
         (prefix.encode(), 155),

@@ -22,7 +22,11 @@ Shards = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Require = Annotated[
     list[str] | None,
-    typer.Option(help="A suffix every sample must have, e.g. _cam.jpg; member names split there (may be repeated)."),
+    typer.Option(
+        metavar="SUFFIX",
+        help="A suffix every sample must have, e.g. _cam.jpg, or one of several: '.jpg|.png'; names split there "
+        "(may be repeated).",
+    ),
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Worker processes.  [default: all usable cores]")]
 Quarantine = Annotated[

@@ -15,6 +15,8 @@ class Part:
     length: int
     crc32: int | None = None
     """Checksum of the data, if the writer of the shard recorded it."""
+    unreadable: str | None = None
+    """Why the data cannot be read, such as "is a GNU sparse file"; the length is then 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,17 @@ from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.index import ShardIndex
 from penstock.shards.pack.manifest import FieldFact, PackedShard
 from penstock.shards.pack.plan import PackPlan
+from penstock.shards.pairing import RequiredPart, alternatives, canonical_suffix
+from penstock.shards.tar import IGNORED
 from penstock.shards.validate import ShardHealth, ShardProblem
 
 MAX_ROWS = 20
 """Most rows of a table and most flaws that a terminal shows; --json lists them all."""
+MAX_NAMED_CLASSES = 5
+"""Most class names in a line."""
 
+MAX_NAMES = 4
+"""Most ignored members of a kind that a line names."""
 
 # -- ls ------------------------------------------------------------------------------------------------------------
 
@@ -53,6 +59,16 @@ class ShardSummary:
     """Samples with every part, once, and not empty."""
     problems: dict[str, int]
     """Number of problems by their kind."""
+    ignored: list[IgnoredMember]
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredMember:
+    """A member that belongs to no sample, such as a directory."""
+
+    member: str
+    offset: int
+    what: str
 
 
 @dataclass
@@ -61,6 +77,8 @@ class Listing:
 
     shards: list[ShardSummary] = field(default_factory=list)
     parts: dict[str, PartSummary] = field(default_factory=dict)
+    joined: dict[str, int] = field(default_factory=dict)
+    """Suffixes that inference made by joining names to samples, with the number of names."""
     unreadable: list[dict[str, str]] = field(default_factory=list)
 
     @property
@@ -78,17 +96,30 @@ class Listing:
         """Whether every shard is readable and none has a problem."""
         return not self.unreadable and not any(shard.problems for shard in self.shards)
 
-    def add(self, shard: str, index: ShardIndex, health: ShardHealth) -> None:
-        """Add a shard."""
-        kinds: Counter[str] = Counter(problem.kind for problem in health.problems)
-        whole = int(health.complete.sum())
-        size = index.binding.size
-        has_crcs = index.crcs is not None
+    def add(self, shard: str, index: ShardIndex, health: ShardHealth, stated: Sequence[RequiredPart] = ()) -> None:
+        """Add a shard that is paired by the stated suffixes."""
         self.shards.append(
-            ShardSummary(shard, len(index), index.part_count, size, index.compression, has_crcs, whole, dict(kinds))
+            ShardSummary(
+                shard,
+                samples=len(index),
+                parts=index.part_count,
+                size_bytes=index.binding.size,
+                compression=index.compression,
+                has_crcs=index.crcs is not None,
+                whole=int(health.complete.sum()),
+                problems=dict(Counter(problem.kind for problem in health.problems)),
+                ignored=[
+                    IgnoredMember(name, offset, what.removeprefix(IGNORED))
+                    for name, offset, what in index.other_members
+                    if what.startswith(IGNORED)
+                ],
+            )
         )
+        stated_suffixes = {canonical_suffix(suffix) for part in stated for suffix in alternatives(part)}
         for number, suffix in enumerate(index.suffixes):
             _add_sizes(self.parts.setdefault(suffix, PartSummary(codec_of(suffix))), index, number)
+            if not suffix.startswith(".") and canonical_suffix(suffix) not in stated_suffixes:
+                self.joined[suffix] = self.joined.get(suffix, 0) + int((index.suffix_ids == number).sum())
 
 
 def _add_sizes(summary: PartSummary, index: ShardIndex, suffix_id: int) -> None:
@@ -147,7 +178,22 @@ def listing_lines(listing: Listing) -> Iterator[str]:
     """Yield the lines after the tables: shards that could not be read, and the sums."""
     for broken in listing.unreadable:
         yield f"unreadable: {broken['reason']}"
+    for suffix, count in sorted(listing.joined.items(), key=lambda item: -item[1])[:MAX_ROWS]:
+        yield f"joined: {count:,} members in {suffix} are read as parts of the sample that their name begins with"
+    yield from _ignored_lines(listing)
+    yield from (f"no samples: {shard.shard}" for shard in listing.shards[:MAX_ROWS] if not shard.samples)
     yield f"{listing.samples:,} samples, {listing.whole:,} of them whole"
+
+
+def _ignored_lines(listing: Listing) -> Iterator[str]:
+    """Yield a line for each kind of ignored members, with the first names."""
+    names: dict[str, list[str]] = {}
+    for shard in listing.shards:
+        for ignored in shard.ignored:
+            names.setdefault(ignored.what, []).append(ignored.member)
+    for what, of_kind in names.items():
+        more = ", …" if len(of_kind) > MAX_NAMES else ""
+        yield f"ignored, {what}: {len(of_kind):,} ({', '.join(of_kind[:MAX_NAMES])}{more})"
 
 
 def problem_text(problems: Iterable[tuple[str, int]]) -> str:
@@ -215,6 +261,10 @@ def check_lines(result: CheckResult) -> Iterator[str]:
         yield f"{flaw.kind}: {flaw.reason} [{place}]"
     if len(result.flaws) > MAX_ROWS:
         yield f"… and {len(result.flaws) - MAX_ROWS} more"
+    notes = [(structure.shard, note) for structure in result.structures for note in structure.notes]
+    yield from (f"note: {note} [{shard}]" for shard, note in notes[:MAX_ROWS])
+    if len(notes) > MAX_ROWS:
+        yield f"… and {len(notes) - MAX_ROWS} more notes"
     verdict = f"{len(result.flaws)} flaws, listed in {result.quarantine}" if result.flaws else "no flaws"
     yield f"{result.samples:,} samples checked: {verdict}"
 
@@ -268,7 +318,30 @@ def pack_plan_document(plan: PackPlan, reason: str) -> dict[str, Any]:
         "arrays": plan.options.arrays,
         "reason": reason,
         "keys_prefixed": plan.prefix_keys,
+        **_source_document(plan),
     }
+
+
+def _source_document(plan: PackPlan) -> dict[str, Any]:
+    """Return how the source is read as plain values for JSON."""
+    reader = plan.sources[0].reader
+    columns = {} if reader is None else {column.name: column.suffix for column in reader.columns}
+    classes = {name: len(names) for name, names in plan.class_files.items()}
+    return {"files": len(plan.sources), "columns": columns, "classes": classes}
+
+
+def pack_source_lines(plan: PackPlan) -> Iterator[str]:
+    """Yield how the source is read: the part that each column becomes, and where labels come from."""
+    reader = plan.sources[0].reader
+    if reader is not None:
+        yield f"source: {reader.format_name}, files: {len(plan.sources):,}"
+    for column in () if reader is None else reader.columns:
+        suffix = column.suffix + (".jpg, .png, …" if column.role == "image" else "")
+        yield f"column {column.name}: {column.role}, stored as {suffix}"
+    for name, classes in plan.class_files.items():
+        origin = f"of {len(classes):,} folders" if reader is None else f"of {len(classes):,} classes"
+        shown = ", ".join(classes[:MAX_NAMED_CLASSES]) + (", …" if len(classes) > MAX_NAMED_CLASSES else "")
+        yield f"labels: numbers {origin}, listed in {name}: {shown}"
 
 
 def pack_plan_table(plan: PackPlan) -> Table:
@@ -298,6 +371,7 @@ def packed_document(result: PackResult) -> dict[str, Any]:
         "arrays": result.plan.options.arrays,
         "reason": result.reason,
         "shards": [{"name": shard.name, "samples": shard.samples} for shard in result.shards],
+        **_source_document(result.plan),
     }
 
 

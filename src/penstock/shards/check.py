@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import Part, Sample
-from penstock.errors import IndexFileError, PenstockError, WorkerCrash
+from penstock.errors import IndexFileError, IndexVersionError, PenstockError, WorkerCrash
 from penstock.shards.codecs.by_suffix import verify_part
 from penstock.shards.index import IndexBinding, ShardIndex, crc32_matches, load_index
 from penstock.shards.open_shard import RemoteShard, open_shard
-from penstock.shards.scan import SCAN_THREADS, may_describe, scan_shard
+from penstock.shards.scan import SCAN_THREADS, may_describe, save_or_warn, scan_shard
 from penstock.shards.task_pool import TaskOutcome, run_tasks
 from penstock.shards.validate import check_samples
 from penstock.storage.object_store.url import is_remote
@@ -29,7 +29,13 @@ from penstock.storage.object_store.url import is_remote
 TASK_BYTES = 64 << 20
 """Bytes of the samples of one task: enough to hide the cost of a task, few enough to occupy all cores."""
 
-_StructureAndTasks = tuple["ShardStructure", "Iterable[CheckTask]"]
+_COPIED = (
+    "the shard was copied or changed since it was indexed; its index is kept if all CRC32s in it match (if they do not "
+    "because it was changed on purpose, run 'penstock shards index --rebuild')"
+)
+
+_ScanResult = tuple["ShardStructure", "Iterable[CheckTask]", IndexBinding | None]
+"""The structure and the tasks of a shard, and its version if the stored index is to be renewed for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ class ShardStructure:
     size_bytes: int
     with_crc: bool
     flaws: tuple[ShardFlaw, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences on what is no flaw, such as an outdated index."""
 
 
 def check_shards(
@@ -72,10 +80,13 @@ def check_shards(
     """Yield the structure of each shard, then its tasks, if its bytes are checked, as they are finished."""
     structures: deque[ShardStructure] = deque()
     halved: list[CheckTask] = []
+    renewed: dict[str, IndexBinding] = {}
 
     def all_tasks() -> Iterator[CheckTask]:
-        for structure, tasks in _map_ahead(partial(_scan_structure, decode=decode, required=required), shards):
+        for structure, tasks, version in _map_ahead(partial(_scan, decode=decode, required=required), shards):
             structures.append(structure)
+            if version is not None:
+                renewed[structure.shard] = version
             yield from tasks
 
     pending: Iterable[CheckTask] = all_tasks()
@@ -85,35 +96,54 @@ def check_shards(
             if isinstance(outcome.error, WorkerCrash) and len(outcome.task.samples) > 1:
                 halved += _split_in_half(outcome.task)
             else:
-                yield outcome.task, _outcome_flaws(outcome)
+                flaws = _outcome_flaws(outcome)
+                if flaws:
+                    renewed.pop(outcome.task.shard, None)
+                yield outcome.task, flaws
         pending, halved = halved, []
     yield from _drain(structures)
+    for shard, binding in renewed.items():
+        _renew_index(shard, binding)
 
 
-def _scan_structure(
-    shard: str, decode: bool, required: Sequence[str] | None
-) -> tuple[ShardStructure, Iterable[CheckTask]]:
+def _renew_index(shard: str, binding: IndexBinding) -> None:
+    """Bind the stored index to the version of the shard whose bytes have been compared with its CRC32s."""
+    stored = load_index(shard)
+    if stored is not None:
+        save_or_warn(replace(stored, binding=binding), shard)
+
+
+def _scan(shard: str, decode: bool, required: Sequence[str] | None) -> _ScanResult:
     """Scan one shard's headers and pair its parts; a broken shard is a result, not an exception."""
     try:
         scanned = scan_shard(shard)
-        crcs, complaint = _stored_crcs(shard, scanned)
-        index = replace(scanned, crcs=crcs).paired_by(required or ())
+        stored = _compare_stored(shard, scanned)
+        index = replace(scanned, crcs=stored.crcs).paired_by(required or ())
         health = check_samples(index, required)
     except PenstockError as error:
-        return ShardStructure(shard, 0, 0, 0, False, (_flaw_from_error(shard, error),)), ()
+        return ShardStructure(shard, 0, 0, 0, False, (_flaw_from_error(shard, error),)), (), None
     flaws = [
         ShardFlaw(shard, problem.member, problem.offset, problem.kind, problem.reason) for problem in health.problems
     ]
-    if complaint:
-        flaws.append(ShardFlaw(shard, None, None, "index", complaint))
+    if stored.flaw:
+        flaws.append(ShardFlaw(shard, None, None, "index", stored.flaw))
+    notes = [] if stored.note is None else [stored.note]
     if not len(index):
-        flaws.append(ShardFlaw(shard, None, None, "empty", "has no samples"))
-    tasks = _split_into_tasks(shard, index, decode) if decode or crcs is not None else ()
-    size = int(index.lengths.sum())
-    return ShardStructure(shard, len(index), index.part_count, size, crcs is not None, tuple(flaws)), tasks
+        notes.append("the shard has no samples")
+    tasks = _split_into_tasks(shard, index, decode) if decode or index.crcs is not None else ()
+    structure = ShardStructure(
+        shard,
+        samples=len(index),
+        parts=index.part_count,
+        size_bytes=int(index.lengths.sum()),
+        with_crc=index.crcs is not None,
+        flaws=tuple(flaws),
+        notes=tuple(notes),
+    )
+    return structure, tasks, scanned.binding if stored.is_outdated else None
 
 
-def _map_ahead(function: Callable[[str], _StructureAndTasks], shards: Iterable[str]) -> Iterator[_StructureAndTasks]:
+def _map_ahead(function: Callable[[str], _ScanResult], shards: Iterable[str]) -> Iterator[_ScanResult]:
     """Yield results in order, with a few shards scanned ahead in threads, since their storage may be slow."""
     waiting = iter(shards)
     with ThreadPoolExecutor(SCAN_THREADS) as pool:
@@ -147,6 +177,8 @@ def run_check_task(task: CheckTask) -> list[ShardFlaw]:
         with open_shard(task.shard) as shard:
             task.binding.check(shard)
             for offset, key, part in by_offset:
+                if part.unreadable:  # is a flaw already
+                    continue
                 data = shard.read_at(offset, part.length)
                 flaw = _check_part(task, key, part, data)
                 if flaw is not None and isinstance(shard, RemoteShard):  # the transfer may have damaged it
@@ -188,22 +220,43 @@ def _split_into_tasks(shard: str, index: ShardIndex, decode: bool) -> Iterator[C
         yield CheckTask(shard, tuple(collected), decode, index.binding)
 
 
-def _stored_crcs(shard: str, scanned: ShardIndex) -> tuple[NDArray[np.uint32] | None, str | None]:
-    """Return the CRC32s of the stored index if it describes the same bytes, and else what is wrong with it."""
+@dataclass(frozen=True, slots=True)
+class _StoredIndex:
+    """The result of comparing the stored index of a shard with its headers."""
+
+    crcs: NDArray[np.uint32] | None = None
+    """The CRC32s, if the index describes the same parts."""
+    flaw: str | None = None
+    note: str | None = None
+    is_outdated: bool = False
+    """Whether it was made for another version of the shard, but describes the same parts."""
+
+
+def _compare_stored(shard: str, scanned: ShardIndex) -> _StoredIndex:
+    """Compare the stored index with the headers; one of an earlier version is no flaw, and is rebuilt."""
     try:
         stored = load_index(shard)
+    except IndexVersionError as error:
+        save_or_warn(scanned, shard)
+        return _StoredIndex(note=f"{error.reason}: it was rebuilt, without CRC32s")
     except IndexFileError as error:
-        return None, error.reason
+        return _StoredIndex(flaw=error.reason)
     if stored is None:
-        return None, None
-    uploaded = is_remote(shard) and may_describe(stored, scanned.binding)  # the columns below decide
-    if stored.binding != scanned.binding and not uploaded:
-        return None, "the stored index is of an earlier version of the shard"
+        return _StoredIndex()
     columns = ("starts", "suffix_ids", "offsets", "lengths")
     same = all(np.array_equal(getattr(stored, column), getattr(scanned, column)) for column in columns)
-    if not same or stored.keys != scanned.keys or stored.suffixes != scanned.suffixes:
-        return None, "the stored index disagrees with the shard's headers"
-    return stored.crcs, None
+    same = same and stored.keys == scanned.keys and stored.suffixes == scanned.suffixes
+    uploaded = is_remote(shard) and may_describe(stored, scanned.binding)
+    if stored.binding == scanned.binding or uploaded:
+        return (
+            _StoredIndex(stored.crcs)
+            if same
+            else _StoredIndex(flaw="the stored index disagrees with the shard's headers")
+        )
+    if stored.crcs is None or not same:
+        save_or_warn(scanned, shard)
+        return _StoredIndex(note="the shard has changed since it was indexed: its index was rebuilt")
+    return _StoredIndex(stored.crcs, note=_COPIED, is_outdated=True)
 
 
 def _split_in_half(task: CheckTask) -> list[CheckTask]:

@@ -36,12 +36,13 @@ from numpy.typing import NDArray
 
 from penstock.core.sample import Part, Sample
 from penstock.core.user_cache import cache_dir
-from penstock.errors import IndexFileError, SampleError, StorageError
+from penstock.errors import IndexFileError, IndexVersionError, SampleError, StorageError
 from penstock.shards.codecs import zstd
 from penstock.shards.guards.buffer import Buffer
 from penstock.shards.open_shard import Compression, compression_from_name
-from penstock.shards.pairing import split_names
-from penstock.shards.tar import TarMembers
+from penstock.shards.pairing import RequiredPart, find_ignored, may_split_otherwise, split_names
+from penstock.shards.tar import IGNORED, TarMembers
+from penstock.shards.tar_header import TAR_BLOCK
 from penstock.storage.local import LocalFile
 from penstock.storage.object_store.remote_file import read_object, write_object
 from penstock.storage.object_store.url import is_remote
@@ -96,7 +97,9 @@ class ShardIndex:
     crcs: NDArray[np.uint32] | None
     """CRC32 of each part; None if the writer of the index did not compute them."""
     other_members: list[tuple[str, int, str]]
-    """(name, offset, description) of members that are not files: links, devices, stray data."""
+    """(name, offset, description) of members that belong to no sample: devices, directories, ignored files."""
+    unreadable: dict[int, str]
+    """Why a part's data cannot be read, by the part's offset. Such parts have length 0."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -115,27 +118,34 @@ class ShardIndex:
         """Return one part as an object, by its position in the columns."""
         crc = None if self.crcs is None else int(self.crcs[number])
         suffix = self.suffixes[int(self.suffix_ids[number])]
-        return Part(suffix, int(self.offsets[number]), int(self.lengths[number]), crc)
+        offset, length = int(self.offsets[number]), int(self.lengths[number])
+        return Part(suffix, offset, length, crc, None if length else self.unreadable.get(offset))
 
     @cached_property
     def sample_ids(self) -> NDArray[np.int64]:
         """The number of each part's sample."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.starts))
 
+    @cached_property
+    def is_unreadable(self) -> NDArray[np.bool_]:
+        """Whether each part's data cannot be read."""
+        unreadable: NDArray[np.bool_] = (self.lengths == 0) & np.isin(self.offsets, list(self.unreadable))
+        return unreadable
+
     def member_name(self, number: int) -> str:
         """Return the member name of a part, by its position in the columns."""
         return self.keys[int(self.sample_ids[number])] + self.suffixes[int(self.suffix_ids[number])]
 
-    def paired_by(self, suffixes: Sequence[str]) -> ShardIndex:
-        """Return an index of the same parts, paired by these suffixes instead of by the inferred ones."""
-        if not suffixes or set(suffixes) <= set(self.suffixes):
+    def paired_by(self, parts: Sequence[RequiredPart]) -> ShardIndex:
+        """Return an index in which these suffixes are stated, see `pairing`; this one has been paired without any."""
+        if not may_split_otherwise(self.keys, self.suffixes, parts):
             return self
         by_offset = np.argsort(self.offsets, kind="stable").tolist()
         names = [self.member_name(part) for part in by_offset]
         offsets, lengths = (array("q", column[by_offset].tobytes()) for column in (self.offsets, self.lengths))
+        members = TarMembers(names, offsets, lengths, self.other_members, self.unreadable)
         opened = OpenedShard(self.binding, self.compression, self.data_length)
-        crcs = None if self.crcs is None else self.crcs[by_offset]
-        return build_index(TarMembers(names, offsets, lengths, self.other_members), opened, suffixes, crcs)
+        return build_index(members, opened, parts, None if self.crcs is None else self.crcs[by_offset])
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +160,22 @@ class OpenedShard:
 def build_index(
     members: TarMembers,
     opened: OpenedShard,
-    suffixes: Sequence[str] | None = None,
+    stated: Sequence[RequiredPart] = (),
     crcs: NDArray[np.uint32] | None = None,
 ) -> ShardIndex:
     """Pair the members of a shard into samples; `crcs` belong to the members, in the same order."""
-    split = split_names(members.names, suffixes)
+    names, other_members = members.names, members.other_members
+    offsets, lengths = np.asarray(members.offsets, np.int64), np.asarray(members.lengths, np.int64)
+    split = split_names(names, stated)
+    ignored = find_ignored(names, split)
+    if ignored:
+        kept = np.setdiff1d(np.arange(len(names)), list(ignored))
+        headers = np.maximum(0, offsets - TAR_BLOCK).tolist()
+        ignored_members = [(names[at], headers[at], IGNORED + what) for at, what in ignored.items()]
+        other_members = sorted(other_members + ignored_members, key=lambda member: member[1])
+        names, offsets, lengths = [names[at] for at in kept.tolist()], offsets[kept], lengths[kept]
+        crcs = None if crcs is None else crcs[kept]
+        split = split_names(names, stated)
     # Members are ordered by offset and keys are numbered by first appearance, so a stable sort by key is enough.
     order = np.argsort(split.key_ids, kind="stable")
     counts = np.bincount(split.key_ids, minlength=len(split.keys))
@@ -166,10 +187,11 @@ def build_index(
         suffixes=split.suffixes,
         starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
         suffix_ids=split.suffix_ids[order].astype(np.uint32),
-        offsets=np.asarray(members.offsets, np.int64)[order],
-        lengths=np.asarray(members.lengths, np.int64)[order],
+        offsets=offsets[order],
+        lengths=lengths[order],
         crcs=None if crcs is None else crcs[order],
-        other_members=members.other_members,
+        other_members=other_members,
+        unreadable=members.unreadable,
     )
 
 
@@ -180,7 +202,7 @@ def crc32_matches(data: Buffer, expected: int | None) -> bool:
 
 # -- the sidecar file ------------------------------------------------------------------------------------------------
 
-INDEX_MAGIC = b"PSTKIDX1"
+INDEX_MAGIC = b"PSTKIDX2"
 INDEX_SUFFIX = ".pidx"
 MAX_INDEX_BYTES = 4 << 30
 """Largest body, about fifty million parts: no shard is that large, so a larger claim is false."""
@@ -204,8 +226,9 @@ class _IndexBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     lengths: bytes
     crcs: bytes | None
     notes: list[tuple[str, int, str]]
-    etag: str | None = None
-    """ETag of a shard in an object store; absent in files of older versions."""
+    etag: str | None
+    """ETag of a shard in an object store."""
+    unreadable: dict[int, str]
 
 
 _DECODER = msgspec.msgpack.Decoder(_IndexBody)
@@ -292,6 +315,7 @@ def encode_index(index: ShardIndex) -> bytes:
             crcs=None if index.crcs is None else _column_bytes(index.crcs, "<u4"),
             notes=index.other_members,
             etag=index.binding.etag,
+            unreadable=index.unreadable,
         )
     )
     packed = zstd.compress(body)
@@ -305,7 +329,7 @@ def decode_index(data: bytes, max_bytes: int = MAX_INDEX_BYTES) -> ShardIndex:
         raise IndexFileError("is not an index file")
     magic, crc, length = _INDEX_HEADER.unpack_from(data)
     if magic != INDEX_MAGIC:
-        raise IndexFileError(f"index version {magic[7:]!r} is not the one this Penstock reads ({INDEX_MAGIC[7:]!r})")
+        raise IndexVersionError(f"index version {magic[7:]!r} is not the one this Penstock reads ({INDEX_MAGIC[7:]!r})")
     if deflate.crc32(data[12:]) != crc:
         raise IndexFileError("index checksum does not match")
     if length > max_bytes:
@@ -352,6 +376,7 @@ def _validate_body(body: _IndexBody) -> ShardIndex:
         lengths=lengths,
         crcs=crcs,
         other_members=body.notes,
+        unreadable=body.unreadable,
     )
 
 

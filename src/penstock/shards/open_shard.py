@@ -13,6 +13,7 @@ from typing import Literal, Protocol, Self
 
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
+from penstock.shards.tar_header import TAR_BLOCK, guess_format
 from penstock.storage.local import LocalFile, copying_reader
 from penstock.storage.object_store.remote_file import RemoteFile, SequentialReadahead
 from penstock.storage.object_store.url import is_remote
@@ -24,6 +25,11 @@ MAX_EXPANSION = 1100
 UNCHECKED_EXPANSION_BYTES = 256 << 20
 """Bytes of output up to which the factor is not checked, since a small tar of zeros is harmless."""
 _SKIP_BYTES = 1 << 20
+_MAGIC: dict[Compression, tuple[bytes, ...]] = {
+    "gz": (b"\x1f\x8b",),
+    "zst": (b"\x28\xb5\x2f\xfd", *(bytes((first, 0x2A, 0x4D, 0x18)) for first in range(0x50, 0x60))),
+}
+"""The first bytes of compressed files. A zstd file may begin with a frame that is skipped."""
 
 
 def compression_from_name(path: str | os.PathLike[str]) -> Compression | None:
@@ -89,7 +95,10 @@ class DecompressedStream(Protocol):
 
 
 class CompressedShard:
-    """An open compressed shard. Offsets are those of the uncompressed stream and must not decrease."""
+    """An open compressed shard. Offsets are those of the uncompressed stream.
+
+    They must not decrease, but the range that was read last may be read again.
+    """
 
     def __init__(self, path: str | os.PathLike[str], compression: Compression) -> None:
         self._file = RemoteFile(os.fspath(path)) if is_remote(path) else LocalFile(path)
@@ -97,12 +106,14 @@ class CompressedShard:
         self.size = self._file.size
         self.mtime_ns = self._file.mtime_ns
         self.etag = self._file.etag
-        self.compression: Compression | None = compression
+        self.compression = compression
         self._raw = self._file.stream()
         self._stream: DecompressedStream = (
             gzip.GzipFile(fileobj=self._raw, mode="rb") if compression == "gz" else zstd.ZstdFile(self._raw)
         )
         self._position = 0
+        self._last = b""
+        """The bytes that were read last: a hard link has the same bytes as the member that it names."""
 
     @property
     def end(self) -> int:
@@ -111,12 +122,16 @@ class CompressedShard:
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes; the bytes before `offset` are decompressed and dropped."""
+        if offset == self._position - len(self._last) and length == len(self._last):
+            return self._last
         if offset < self._position:
             raise ValueError(f"{self.path}: a compressed shard cannot go back from {self._position} to {offset}")
         while self._position < offset:
+            self._last = b""
             if not self._decompress(min(offset - self._position, _SKIP_BYTES)):
                 return b""
-        return self._decompress(length)
+        self._last = self._decompress(length)
+        return self._last
 
     def raw_reader(self) -> Callable[[list[memoryview], int], int]:
         """Return a function that reads into memory; a stream has no faster one than `read_at`."""
@@ -126,6 +141,15 @@ class CompressedShard:
         try:
             data = self._stream.read(length)
         except (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError) as error:
+            head = self._file.read_at(0, TAR_BLOCK)
+            if not head.startswith(_MAGIC[self.compression]):
+                raise TarError(
+                    f"is not compressed as its name says: it starts with {head[:16]!r}{guess_format(head)}",
+                    shard=self.path,
+                    offset=0,
+                    stage="decompress",
+                    advice="Copy or download it again, or give it the name that fits.",
+                ) from error
             raise TarError(
                 f"compressed data is damaged or cut short: {error}",
                 shard=self.path,

@@ -15,9 +15,10 @@ import numpy as np
 
 from penstock.core.process_lock import keyed_lock
 from penstock.core.ranks import local_rank
-from penstock.errors import IndexFileError, PenstockError, ShardError
+from penstock.errors import IndexFileError, PenstockError, ShardError, printable
 from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index, load_index, save_index
 from penstock.shards.open_shard import AnyShard, RemoteShard, compression_from_name, open_shard
+from penstock.shards.pairing import RequiredPart
 from penstock.shards.tar import ByteSource, walk_tar
 from penstock.shards.tar_header import TAR_BLOCK, as_header_rows, checksums_match, decode_names
 from penstock.storage.object_store.remote_file import HeaderReadahead, RemoteFile
@@ -43,7 +44,7 @@ class ScannedShard:
     """Whether the headers were read now, rather than a stored index."""
 
 
-def scan_shard(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -> ShardIndex:
+def scan_shard(shard: str | os.PathLike[str], stated: Sequence[RequiredPart] = ()) -> ShardIndex:
     """Build the index from the shard's headers, whatever is stored."""
     path = os.fspath(shard)
     with open_shard(path) as source:
@@ -57,7 +58,7 @@ def scan_shard(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = N
                 stage="scan",
                 advice="Wait until it is written, then index it again.",
             )
-    return build_index(members, opened, suffixes)
+    return build_index(members, opened, stated)
 
 
 def _header_reader(source: AnyShard) -> ByteSource:
@@ -113,15 +114,33 @@ def _load_or_scan(path: str, rebuild: bool) -> tuple[ShardIndex, bool]:
 
 def _scan_and_save(path: str) -> ShardIndex:
     index = scan_shard(path)
-    _save_or_warn(index, path)
+    _log_joined_words(index, path)
+    save_or_warn(index, path)
     return index
 
 
-def _save_or_warn(index: ShardIndex, path: str) -> None:
+MAX_LOGGED_WORDS = 100
+"""Words of joined names that a process logs: more are no names that a person has given."""
+_logged_words: set[str] = set()
+
+
+def _log_joined_words(index: ShardIndex, path: str) -> None:
+    """Log which words have joined names to samples by inference, each word once in this process."""
+    for number, suffix in enumerate(index.suffixes):
+        word = suffix.partition(".")[0]
+        if word and word not in _logged_words and len(_logged_words) < MAX_LOGGED_WORDS:
+            _logged_words.add(word)
+            part = int(np.argmax(index.suffix_ids == number))
+            name, key = index.member_name(part), index.keys[int(index.sample_ids[part])]
+            log.info("%s: %s is read as a part of sample %s", printable(path), printable(name), printable(key))
+
+
+def save_or_warn(index: ShardIndex, path: str) -> None:
+    """Store the index; log a warning if that is impossible, since an index is never needed."""
     try:
         save_index(index, path)
     except OSError as error:
-        log.warning("%s: index not stored: %s", path, error)
+        log.warning("%s: index not stored: %s", printable(path), error)
 
 
 def _load_current_index(path: str) -> ShardIndex | None:
@@ -137,10 +156,10 @@ def _load_current_index(path: str) -> ShardIndex | None:
     if index is None:
         return None
     if is_remote(path) and may_describe(index, current) and (adopted := adopt_index(path, index, current)) is not None:
-        _save_or_warn(adopted, path)
+        save_or_warn(adopted, path)
         return adopted
     if index.binding != current or index.compression != compression_from_name(path):
-        log.warning("%s: the shard has changed since it was indexed; rebuilding its index", path)
+        log.warning("%s: the shard has changed since it was indexed; rebuilding its index", printable(path))
         return None
     return index
 

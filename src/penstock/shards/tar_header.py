@@ -93,13 +93,27 @@ def decode_text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
+_UNPACK = " (unpack it: .tar, .tar.gz and .tar.zst can be read)"
+_SIGNATURES = {
+    b"\x1f\x8b": "gzip (name it .tar.gz)",
+    b"\x28\xb5\x2f\xfd": "zstd (name it .tar.zst)",
+    b"bzh": "bzip2" + _UNPACK,
+    b"\xfd7zxz\0": "xz" + _UNPACK,
+    b"\x04\x22\x4d\x18": "lz4" + _UNPACK,
+    b"7z\xbc\xaf\x27\x1c": "7z" + _UNPACK,
+    b"pk\x03\x04": "zip" + _UNPACK,
+    b"version https://git-lfs": "a git-lfs pointer instead of the file (run 'git lfs pull')",
+    b"<!doctype": "a web page (did a download fail?)",
+    b"<html": "a web page (did a download fail?)",
+    b"<?xml": "a web page (did a download fail?)",
+}
+"""Formats by the first bytes of a file, in lower case."""
+
+
 def guess_format(header: bytes) -> str:
-    """Return what a file without a tar header may be instead; empty if it is not recognised."""
-    head = header[:64].lstrip().lower()
-    if head.startswith(b"\x1f\x8b"):
-        return ", which is gzip (name it .tar.gz)"
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return ", which is zstd (name it .tar.zst)"
-    if head.startswith((b"<!doctype", b"<html", b"<?xml")):
-        return ", a web page (did a download fail?)"
-    return ""
+    """Return what a file is that cannot be read as its name says, by its first block; empty if not recognised."""
+    head = header[:64].lower()
+    for signature, what in _SIGNATURES.items():
+        if head.startswith(signature) or head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(signature):
+            return f", which is {what}"
+    return ", which is a tar (name it .tar)" if checksums_match(as_header_rows(header))[0] else ""

@@ -1,10 +1,7 @@
 """Shards in a store are indexed by reading their headers; the index is stored beside them and bound to a version."""
 
 import logging
-import struct
 
-import deflate
-import msgspec
 import numpy as np
 import pytest
 from tests.support.proxy import Flip, Status
@@ -12,12 +9,7 @@ from tests.support.proxy import Flip, Status
 from penstock.data.read.block_layout import Extent
 from penstock.data.read.shard_reader import ShardReader
 from penstock.errors import StorageError
-from penstock.shards.codecs import zstd
 from penstock.shards.index import (
-    _INDEX_HEADER,
-    INDEX_MAGIC,
-    decode_index,
-    encode_index,
     index_path_beside,
     index_path_in_cache,
 )
@@ -108,19 +100,6 @@ def test_an_overwritten_shard_is_indexed_again(long_shard, bucket, caplog):
     bucket.put("long_shard.tar", tar_bytes(LONG[:3]))
     assert len(index_shard(url)) == 3
     assert "has changed since it was indexed" in caplog.text
-
-
-def test_index_files_without_an_etag_field_are_read(tmp_path):
-    [path] = make_shards(tmp_path, REID, samples=3, scale=0.05)
-    index = scan_shard(path)
-    head = _INDEX_HEADER.size
-    body = msgspec.msgpack.decode(zstd.decompress(encode_index(index)[head:], max_length=1 << 20))
-    old = msgspec.msgpack.encode(body[:-1])
-    rest = struct.pack("<Q", len(old)) + zstd.compress(old)
-    found = decode_index(INDEX_MAGIC + struct.pack("<I", deflate.crc32(rest)) + rest)
-    assert same(found, index)
-    assert found.binding == index.binding
-    assert found.binding.etag is None
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,10 @@ def ls(
     """Show samples, parts, sizes, codecs and whether samples are complete.
 
     Reads the index of each shard, building it where it is missing: headers only, never the data. The parts of most
-    samples are taken as those of a complete sample, unless --require names them.
+    samples are taken as those of a complete sample, unless --require names them. Names that were joined to a sample by
+    inference are listed, and members that belong to no sample, such as directories.
 
-        penstock shards ls sa1b/ --require .jpg --require _features.npz
+        penstock shards ls sa1b/ --require '.jpg|.png' --require _features.npz
 
     Exit code: 0 all is well, 1 a shard has problems, 2 wrong usage, 3 could not finish.
     """
@@ -41,7 +42,7 @@ def ls(
                 listing.unreadable.append({"shard": scanned.shard, "reason": str(scanned.error)})
             else:
                 index = scanned.index.paired_by(require or ())
-                listing.add(scanned.shard, index, check_samples(index, require))
+                listing.add(scanned.shard, index, check_samples(index, require), require or ())
             bar.advance(bar.task_ids[0])
     listing.shards.sort(key=lambda shard: shard.shard)
     if as_json:
