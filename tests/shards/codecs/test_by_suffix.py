@@ -90,12 +90,32 @@ def test_a_truncated_part_fails(suffix, kept):
         (".json", b"\xff"),
         (".json", b"9" * 10_000),
         (".png", b"<html>"),
-        (".png", GOOD[".jpg"]),
+        (".png", GOOD[".npy"]),
+        (".jpg", b"<html>"),
     ],
 )
 def test_parts_of_another_format_fail(suffix, data):
     with pytest.raises(DecodeError):
         verify_part(suffix, data)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".JPEG", ".webp"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+def test_an_image_is_verified_by_its_bytes_whatever_its_name(suffix, kind):
+    assert verify_part(suffix, image(kind)) is None
+    with pytest.raises((GuardError, DecodeError)):
+        verify_part(suffix, image(kind)[:-60])
+
+
+def test_an_image_of_16_bits_is_not_called_damaged():
+    out = io.BytesIO()
+    Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30) * 100).save(out, "PNG")
+    assert verify_part(".png", out.getvalue()) is None
+
+
+def test_the_error_about_an_unknown_format_shows_how_the_file_begins():
+    with pytest.raises(DecodeError, match=r"it begins with b'<html>no"):
+        verify_part(".jpg", b"<html>not found</html>")
 
 
 def test_a_png_too_large_to_decode_is_refused_by_its_header():

@@ -9,6 +9,7 @@ from PIL import Image
 
 from penstock.errors import GuardError
 from penstock.shards.codecs import images as images_module
+from penstock.shards.codecs import turbojpeg
 from penstock.shards.guards import inspect_jpeg
 from penstock.shards.guards import jpeg as jpeg_guard
 from penstock.testing.images import make_image
@@ -96,8 +97,9 @@ def test_a_lossless_frame_never_reaches_the_decoder(monkeypatch):
             pytest.fail("a lossless JPEG was passed to the decoder")
 
     monkeypatch.setattr(images_module, "simplejpeg", Decoder())
+    monkeypatch.setattr(turbojpeg, "simplejpeg", Decoder())
     with pytest.raises(GuardError, match="lossless"):
-        images_module.decode_jpeg(with_frame(jpeg(), 0xC3), min_height=6, min_width=8)
+        images_module.decode_jpeg(with_frame(jpeg(), 0xC3), divisor=8)
     with pytest.raises(GuardError, match="lossless"):
         images_module.shrink_jpeg(with_frame(jpeg(), 0xC3), 8, "long", 80)
 
@@ -184,7 +186,11 @@ def test_an_end_marker_in_the_thumbnail_does_not_count():
         (b"<html>not found</html>", "FF D8"),
         (b"\xff\xd8\xff\xd9\xff\xd9", "FF D9"),
         (b"\xff\xd8\xff\xd8\xff\xe0\x00\x02", "FF D8"),
-        (b"\xff\xd8abc\xff\xda\x00\x02", "stray"),
+        (b"\xff\xd8abc\xff\xda\x00\x02", "before any frame"),
+        (b"\xff\xd8" + b"abc" * 1000, "no segment after byte 2"),
+        (b"\xff\xd8abc\xff\xd8" + SCAN, "FF D8"),
+        (b"\xff\xd8abc\xff\xd9" + SCAN, "FF D9"),
+        (b"\xff\xd8abc\xff\x80" + SCAN, "FF 80"),
         (b"\xff\xd8\xff\xe0\x00\x01\xff\xd9", "shorter"),
         (b"\xff\xd8\xff\xe0\xff\xffabc", "cut short"),
         (b"\xff\xd8" + b"\xff" * 100_000, "fill"),
@@ -196,6 +202,26 @@ def test_an_end_marker_in_the_thumbnail_does_not_count():
 )
 def test_other_data_is_refused_with_a_reason(data, word):
     assert word in reason(data)
+
+
+@pytest.mark.parametrize("stray", [b"x", b"\0" * 70_000, b"\xff\0", b"\xff\x01", b"\xff\xd7"])
+def test_stray_bytes_between_segments_are_reported_and_cut_out(stray):
+    data = jpeg()
+    frame = data.index(SOF0)
+    odd = data[:frame] + stray + data[frame:]
+    assert inspect_jpeg(odd) == jpeg_guard.JpegInfo(64, 48, 3, False, stray_bytes=True)
+    assert not inspect_jpeg(data).stray_bytes
+    for wrap in (bytes, bytearray, memoryview):
+        assert jpeg_guard.without_stray_bytes(wrap(odd)) == data
+
+
+def test_a_lossless_frame_after_stray_bytes_is_refused():
+    data = with_frame(jpeg(), 0xC3)
+    assert "lossless" in reason(data[:2] + b"junk" + data[2:])
+
+
+def test_a_frame_header_that_has_lost_its_marker_is_not_passed_over():
+    assert "before any frame" in reason(jpeg().replace(SOF0, b"\x7f\xc0", 1))
 
 
 def test_two_frame_headers_are_refused():

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from penstock.errors import DecodeError
 from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz
-from penstock.shards.codecs.images import decode_jpeg, decode_pillow_image
+from penstock.shards.codecs.images import verify_image
 from penstock.shards.guards.buffer import Buffer
 
 _CODECS = {
@@ -63,11 +63,11 @@ def _failure(what: str, error: Exception) -> DecodeError:
 
 
 _CHECKS: dict[str, Callable[[Buffer], object]] = {
-    "jpeg": decode_jpeg,
+    "jpeg": verify_image,
     "npz": decode_npz,
     "npy": decode_npy,
     "npy.zst": decode_npy_zst,
     "json": _check_json,
     "text": _check_text,
-    "image": decode_pillow_image,
+    "image": verify_image,
 }

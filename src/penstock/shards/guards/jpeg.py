@@ -2,13 +2,14 @@
 
 The check is strict on purpose: an image that this reader and libjpeg could understand differently is refused. So are
 lossless frames, on which libjpeg-turbo 3.1.2, as called by simplejpeg 1.9 with scaling, writes past the end of its
-output.
+output. Stray bytes between header segments, which some editors leave, are cut out before a decoder sees them.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.errors import GuardError
 from penstock.shards.guards.buffer import Buffer, flat_view
@@ -27,7 +28,12 @@ makes hundreds in practice, not thousands."""
 MAX_FILL_BYTES = 256
 """Largest run of 0xFF bytes before a marker: any number is legal, but only a few are useful, for alignment."""
 
+STRAY_BYTES = 0
+"""The marker of bytes between segments that belong to none. libjpeg skips them with a warning."""
+
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
+_find_marker = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]").search
+"""Finds a marker that may begin a segment: others (FF 00, FF 01, and FF D0 to FF D7) have no meaning in a header."""
 _TABLES_AND_METADATA = frozenset((0xC4, 0xCC, *range(0xDB, 0xFF)))
 _read_marker_and_length = struct.Struct(">BBH").unpack_from
 _FRAME = struct.Struct(">BHHB")
@@ -60,6 +66,8 @@ class JpegInfo:
     components: int
     """1 greyscale, 3 colour, 4 CMYK or YCCK."""
     progressive: bool
+    stray_bytes: bool = False
+    """Whether bytes between header segments belong to none of them."""
 
     @property
     def cmyk(self) -> bool:
@@ -71,21 +79,25 @@ def inspect_jpeg(data: Buffer) -> JpegInfo:
     """Return the facts of a decodable JPEG in a few microseconds; GuardError on anything else."""
     view = flat_view(data)
     info: JpegInfo | None = None
+    stray_bytes = False
     for marker, start, end in jpeg_segments(view, skip=_TABLES_AND_METADATA):
-        if marker != _SOS:
+        if marker == STRAY_BYTES:
+            stray_bytes = True
+        elif marker != _SOS:
             if info is not None:
                 raise _refusal("the JPEG has two frame headers")
             info = _read_frame(view, marker, start, end)
         elif info is not None:
             _check_scans(view, info, start, end)
-            return info
+            return replace(info, stray_bytes=True) if stray_bytes else info
     raise _refusal("the JPEG has a scan before any frame header")
 
 
 def jpeg_segments(view: bytes | memoryview, skip: frozenset[int] = frozenset()) -> list[tuple[int, int, int]]:
     """Return marker, start and end of the content of each header segment; the last one is the header of the first scan.
 
-    Segments whose marker is in `skip` are stepped over. Most are, and this is the hot loop.
+    Stray bytes between segments are listed with the marker STRAY_BYTES. Segments whose marker is in `skip` are stepped
+    over. Most are, and this is the hot loop.
     """
     size = len(view)
     if size < 4 or view[0] != 0xFF or view[1] != _SOI:
@@ -104,9 +116,13 @@ def jpeg_segments(view: bytes | memoryview, skip: frozenset[int] = frozenset()) 
         if marker == 0xFF == lead:
             offset = _skip_fill(view, offset)
             continue
+        if lead != 0xFF or marker < 0x02 or 0xD0 <= marker <= 0xD7:
+            segments.append((STRAY_BYTES, offset, _next_segment(view, offset)))
+            offset = segments[-1][2]
+            continue
         end = offset + 2 + length
-        if lead != 0xFF or marker < 0xC0 or 0xD0 <= marker <= _EOI or length < 2 or end > size:
-            raise _broken_segment(offset, lead, marker, length)
+        if marker < 0xC0 or marker in (_SOI, _EOI) or length < 2 or end > size:
+            raise _broken_segment(offset, marker, length)
         segments.append((marker, offset + 4, end))
         if marker == _SOS:
             return segments
@@ -114,10 +130,26 @@ def jpeg_segments(view: bytes | memoryview, skip: frozenset[int] = frozenset()) 
     raise _refusal(f"the JPEG has more than {MAX_SEGMENTS} header segments")
 
 
-def _broken_segment(offset: int, lead: int, marker: int, length: int) -> GuardError:
-    if lead != 0xFF:
-        return _refusal(f"the JPEG has stray bytes between segments, at byte {offset}")
-    if marker < 0xC0 or 0xD0 <= marker <= _EOI:
+def without_stray_bytes(data: Buffer) -> bytes:
+    """Return a copy of the JPEG without stray bytes between its header segments."""
+    view, parts, begin = flat_view(data), [], 0
+    for marker, start, end in jpeg_segments(view):
+        if marker == STRAY_BYTES:
+            parts.append(view[begin:start])
+            begin = end
+    return b"".join((*parts, view[begin:]))
+
+
+def _next_segment(view: bytes | memoryview, offset: int) -> int:
+    """Return the offset of the next marker that may begin a segment."""
+    found = _find_marker(view, offset)
+    if found is None:
+        raise _refusal(f"the JPEG has no segment after byte {offset}", _FETCH_AGAIN)
+    return found.start()
+
+
+def _broken_segment(offset: int, marker: int, length: int) -> GuardError:
+    if marker < 0xC0 or marker in (_SOI, _EOI):
         return _refusal(f"the JPEG has marker FF {marker:02X} where its header should go on, at byte {offset}")
     if length < 2:
         return _refusal(f"the JPEG has a segment shorter than its own length field, at byte {offset}")
