@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.gpu.data import Parts
 from penstock.core.slab_layout import SlabLayout, SlotSpec
 from penstock.data.fields import Field
+from penstock.data.fields.base import SampleContext
 
 SECONDS = 2.0
 READ_BYTES = 3 << 20
@@ -68,12 +69,14 @@ def _read_rate(files: Sequence[str], seconds: float) -> float:
 
 def _decode_rate(samples: Sequence[Parts], fields: Mapping[str, Field], seconds: float) -> float:
     columns = [(field, next(each for each in field.suffixes if each in samples[0])) for field in fields.values()]
-    slots = _make_slots([field.decode_value(suffix, memoryview(samples[0][suffix])) for field, suffix in columns])
+    slots = _make_slots(
+        [field.decode_value(suffix, memoryview(samples[0][suffix]), SampleContext()) for field, suffix in columns]
+    )
     count, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
         sample = samples[count % len(samples)]
         for (field, suffix), array in zip(columns, slots, strict=True):
-            field.decode_into(suffix, memoryview(sample[suffix]), array[count % len(array), ...])
+            field.decode_into(suffix, memoryview(sample[suffix]), array[count % len(array), ...], SampleContext())
         count += 1
     return count / elapsed
 

@@ -17,7 +17,7 @@ from benchmarks.gpu.stream import gpu_times
 from benchmarks.gpu.throughput import MEAN, STD, ShardSets
 from benchmarks.peers.kinds import KINDS
 from benchmarks.result import Line, in_turns, median_ratio
-from penstock import Image, Loader
+from penstock import Image, Loader, RandomResizedCrop
 from penstock.data.fields import Field, GpuTransform
 
 SHORT_EPOCH = 35
@@ -26,7 +26,7 @@ ROUNDS, TURN_S = 3, 1.2
 MAX_STEPS, MIN_STEPS = 60, 8
 """Bounds of the number of steps in a turn."""
 NORMALISE = GpuTransform("bfloat16", mean=MEAN, std=STD, flip=0.5)
-CROPPED = replace(NORMALISE, size=224, crop=(0.35, 1.0), jitter=(0.2, 0.2, 0.2, 0.05))
+JITTERED = replace(NORMALISE, jitter=(0.2, 0.2, 0.2, 0.05))
 STALLED_SHARE = 0.02
 """Share of a step during which the GPU may have no work."""
 STEP_RATIOS = {"cpu": ("cores", 1.03), "gpu": ("GPU", 1.08), "auto": ("side that auto chose", 1.03)}
@@ -64,7 +64,8 @@ class FedSteps(NamedTuple):
 
 def trainings(shard_sets: ShardSets) -> Iterator[TrainingData]:
     """Yield one training for each kind of shards, and one with short epochs. The loader is fast enough for all."""
-    imagenet = Image(".jpg", size=256, fit="crop", layout="HWC", gpu_transform=CROPPED)
+    crop = RandomResizedCrop(scale=(0.35, 1.0))
+    imagenet = Image(".jpg", size=224, crop=crop, layout="HWC", gpu_transform=JITTERED)
     yield TrainingData("ImageNet-like", shard_sets.imagenet(), imagenet, {}, (224, 224), 128)
     reid = _with_fields_of("reid", shard_sets.reid(), (256, 128), 128)
     yield reid

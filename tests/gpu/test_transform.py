@@ -19,7 +19,7 @@ TRANSFORMS = {
     "normalised": GpuTransform("float16", mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)),
     "resized": GpuTransform(size=(48, 40)),
     "cut out": GpuTransform(size=32, crop="random", flip=0.5, layout="channels_last"),
-    "everything": GpuTransform("bfloat16", size=40, crop=(0.2, 1.0), flip=0.5, jitter=(0.3, 0.3, 0.3, 0.1)),
+    "everything": GpuTransform("bfloat16", size=40, flip=0.5, jitter=(0.3, 0.3, 0.3, 0.1)),
 }
 
 

@@ -12,7 +12,8 @@ import simplejpeg
 from PIL import Image as Pillow
 
 from penstock.data.fields import Image
-from penstock.data.fields.base import EncodedImage
+from penstock.data.fields.base import EncodedImage, SampleContext
+from penstock.data.fields.geometry import RANDOM_NUMBERS, RandomResizedCrop
 from penstock.data.fields.gpu_image import GpuDecodedImage, SharedFraction
 from penstock.testing import make_image
 
@@ -31,8 +32,51 @@ def test_a_greyscale_jpeg_is_left_to_the_gpu():
     Pillow.fromarray(make_image(90, 120, 1)).convert("L").save(buffer, "JPEG", quality=90)
     data = memoryview(buffer.getvalue())
     slot = np.zeros((3, 48, 64), np.uint8)
-    assert GpuDecodedImage(IMAGE).decode_into(".jpg", data, slot) == EncodedImage(len(data), 90, 120)
+    assert GpuDecodedImage(IMAGE).decode_into(".jpg", data, slot, SampleContext()) == EncodedImage(
+        len(data), 90, 120, 0, 0, 90, 120
+    )
     assert bytes(slot.reshape(-1)[: len(data)]) == bytes(data)
+
+
+def left_to_gpu(field, suffix, data, draws=()):
+    """Return the note about an image, and its slot and geometry, after checking that pixels equal those of the CPU."""
+    sample, slot = SampleContext(draws), np.zeros(field.image.shape, np.uint8)
+    note = field.decode_into(suffix, memoryview(data), slot, sample)
+    if note is None:
+        assert np.array_equal(slot, field.image.decode_value(suffix, memoryview(data), SampleContext(draws)))
+    else:
+        assert bytes(slot.reshape(-1)[: note.length]) == data
+    return note, sample.geometry
+
+
+def encoded(kind, **options):
+    buffer = io.BytesIO()
+    Pillow.fromarray(make_image(90, 120, 1)).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_what_is_left_to_the_gpu_is_decided_by_the_bytes_and_not_by_the_name(suffix):
+    assert left_to_gpu(GpuDecodedImage(IMAGE), suffix, encoded("JPEG", quality=80))[0] is not None
+    for kind in ("PNG", "WEBP", "BMP", "GIF"):
+        assert left_to_gpu(GpuDecodedImage(IMAGE), suffix, encoded(kind))[0] is None
+
+
+def test_a_jpeg_with_stray_bytes_in_its_header_is_decoded_on_the_cpu():
+    data = encoded("JPEG", quality=80)
+    assert left_to_gpu(GpuDecodedImage(IMAGE), ".jpg", data[:20] + b"stray" + data[20:])[0] is None
+
+
+def test_the_note_has_the_window_and_the_mirroring_that_were_drawn_and_gives_the_same_geometry():
+    image = Image(size=(48, 64), crop=RandomResizedCrop(), flip=0.5, quality="exact", decode="gpu")
+    data = encoded("JPEG", quality=80)
+    for seed in range(10):
+        draws = np.random.default_rng(seed).random(RANDOM_NUMBERS).tolist()
+        note, geometry = left_to_gpu(GpuDecodedImage(image), ".jpg", data, draws)
+        assert geometry == image.geometry(90, 120, draws) == image.geometry_of(note)
+        slot = np.zeros(image.shape, np.uint8)
+        image.decode_noted(memoryview(data), slot, note)
+        assert np.array_equal(slot, image.decode_value(".jpg", memoryview(data), SampleContext(draws)))
 
 
 def test_a_fraction_of_the_images_is_left_to_the_gpu_and_always_the_same_ones():
@@ -41,7 +85,7 @@ def test_a_fraction_of_the_images_is_left_to_the_gpu_and_always_the_same_ones():
 
     def left_to_gpu(fraction):
         field = GpuDecodedImage(IMAGE, fraction)
-        notes = [field.decode_into(".jpg", memoryview(jpeg), slot) for jpeg in jpegs]
+        notes = [field.decode_into(".jpg", memoryview(jpeg), slot, SampleContext()) for jpeg in jpegs]
         return {number for number, note in enumerate(notes) if note is not None}
 
     assert left_to_gpu(0.5) == left_to_gpu(0.5)

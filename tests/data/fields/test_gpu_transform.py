@@ -13,7 +13,7 @@ from penstock.errors import SettingError
         ({"layout": "hwc"}, "layout 'hwc'"),
         ({"crop": "left"}, "crop 'left'"),
         ({"crop": "random"}, "needs a size"),
-        ({"crop": (0.5, 0.1), "size": 8}, "range of fractions"),
+        ({"crop": (0.08, 1.0), "size": 8}, "drawn by the image field, on the original image"),
         ({"size": 0}, "no pixels"),
         ({"std": (1.0, 0.0, 1.0)}, "std is above 0"),
         ({"flip": 2.0}, "not a probability"),

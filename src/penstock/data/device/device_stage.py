@@ -154,6 +154,19 @@ class DevicePlan:
                 "a transform runs in the workers and needs pixels there, so the GPU cannot decode",
                 advice="Use gpu_transform or batch_transform, or decode='cpu'",
             )
+        self._check_likes()
+
+    def _check_likes(self) -> None:
+        """Refuse a field that is moved with an image, if a GPU transform moves the image further."""
+        for name, declared in (self.fields or {}).items():
+            image = self._transforms.get(declared.like or "")
+            transform = image.gpu_transform if image is not None else None
+            if transform is not None and (transform.size is not None or transform.flip):
+                raise SettingError(
+                    f"{name} is like={declared.like!r}, which its gpu_transform resizes, crops or mirrors afterwards",
+                    advice="Use the size, crop and flip of the Image, and leave dtype, mean, std and jitter to "
+                    "gpu_transform",
+                )
 
     @property
     def sender_threads(self) -> int:

@@ -49,7 +49,7 @@ class DevicePrefetch:
         return self._in_transfer[0][0]
 
     def deliver(self) -> Any:
-        """Return the batch that was waited for."""
+        """Return the batch that was waited for; SKIPPED if it has no good sample and is left out."""
         _, sent = self._in_transfer.popleft()
         if isinstance(sent, Exception):
             raise sent

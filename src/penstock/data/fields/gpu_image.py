@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.data.fields.base import EncodedImage
+from penstock.data.fields.base import EncodedImage, Field, SampleContext
+from penstock.data.fields.geometry import ImageGeometry
 from penstock.data.fields.image import Image
-from penstock.shards.codecs.by_suffix import codec_of
-from penstock.shards.guards.buffer import flat_view
+from penstock.shards.codecs.images import is_jpeg
+from penstock.shards.guards.buffer import Buffer, flat_view
 from penstock.shards.guards.jpeg import JpegInfo, inspect_jpeg, jpeg_segments
 
 _ADOBE, _FRAMES = 0xEE, (0xC0, 0xC1)
@@ -33,7 +34,7 @@ _CELL_BYTES = 8
 Cell = NDArray[np.float64]
 
 
-class GpuDecodedImage:
+class GpuDecodedImage(Field):
     """An image field as workers use it when the GPU decodes: they check the JPEG and copy it, and decode the rest.
 
     A JPEG that is longer than its pixels is decoded on the CPU too: its output is so much smaller than the image that
@@ -47,34 +48,52 @@ class GpuDecodedImage:
         self.example: bytes | None = None
         """A JPEG that this process has decoded, to measure decoding rates with."""
 
+    has_geometry = True
+
     @property
     def suffixes(self) -> tuple[str, ...]:
         """The suffixes of the image field."""
         return self.image.suffixes
 
     @property
+    def optional(self) -> bool:  # type: ignore[override]
+        """Whether a sample may have no image."""
+        return self.image.optional
+
+    @property
+    def random_numbers(self) -> int:  # type: ignore[override]
+        """Random numbers for each sample."""
+        return self.image.random_numbers
+
+    @property
     def fixed_shape(self) -> bool:
         """Always true: the GPU reads the JPEG from a slot."""
         return self.image.fixed_shape
 
-    def decode_value(self, suffix: str, data: memoryview) -> NDArray[Any]:
+    def decode_value(self, suffix: str, data: memoryview, sample: SampleContext) -> NDArray[Any]:
         """Decode the image on the CPU into an array of its own, and remember a JPEG as the example."""
-        if codec_of(suffix) == "jpeg":
+        if is_jpeg(data):
             self.example = bytes(data)
-        return self.image.decode_value(suffix, data)
+        return self.image.decode_value(suffix, data, sample)
 
-    def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any]) -> EncodedImage | None:
+    def decode_into(
+        self, suffix: str, data: memoryview, slot: NDArray[Any], sample: SampleContext
+    ) -> EncodedImage | None:
         """Copy the JPEG into the slot and return the note about it; or decode the image into the slot."""
-        if codec_of(suffix) != "jpeg" or data.nbytes > slot.nbytes or not self._is_for_gpu(data):
-            self.image.decode_into(suffix, data, slot)
+        if not is_jpeg(data) or data.nbytes > slot.nbytes or not self._is_for_gpu(data):
+            self.image.decode_into(suffix, data, slot, sample)
             return None
         info = inspect_jpeg(data)
-        self.image.geometry(info.height, info.width)  # refuses an image that would be enlarged beyond MAX_PIXELS
         if not can_decode_on_gpu(data, info):
-            self.image.decode_into(suffix, data, slot)
+            self.image.decode_into(suffix, data, slot, sample)
             return None
+        geometry = sample.geometry = self.image.geometry(info.height, info.width, sample.draws)
         slot.reshape(-1)[: data.nbytes] = np.frombuffer(data, np.uint8)
-        return EncodedImage(data.nbytes, info.height, info.width)
+        return encoded_image(data, info, geometry)
+
+    def missing_value(self, sample: SampleContext) -> NDArray[Any] | None:
+        """Return an image of the fill colour."""
+        return self.image.missing_value(sample)
 
     def _is_for_gpu(self, data: memoryview) -> bool:
         """Decide by a hash of the JPEG, so that every worker decides alike."""
@@ -82,12 +101,18 @@ class GpuDecodedImage:
         return fraction >= 1 or zlib.crc32(data[-_HASHED_BYTES:]) < fraction * 2**32
 
 
+def encoded_image(data: Buffer, info: JpegInfo, geometry: ImageGeometry) -> EncodedImage:
+    """Return the note about a JPEG in a slot."""
+    return EncodedImage(len(flat_view(data)), info.height, info.width, *geometry.window, int(geometry.mirrored))
+
+
 def can_decode_on_gpu(data: memoryview, info: JpegInfo) -> bool:
     """Return whether all decoders read the JPEG alike: a sequential one, greyscale or luma and chroma.
 
-    Progressive JPEGs make the GPU wait for the host; CMYK, and RGB stored without conversion, are misread.
+    Progressive JPEGs make the GPU wait for the host; CMYK, and RGB stored without conversion, are misread. What the
+    GPU's decoder does with stray bytes in the header is not known.
     """
-    if info.progressive or info.components not in (1, 3):
+    if info.progressive or info.stray_bytes or info.components not in (1, 3):
         return False
     view = flat_view(data)
     for marker, start, end in jpeg_segments(view):

@@ -12,7 +12,7 @@ Three = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class GpuTransform:
-    """`GpuTransform("float16", mean=…, std=…, size=224, crop=(0.08, 1.0), flip=0.5)`: from pixels 0…255 to model input.
+    """`GpuTransform("float16", mean=…, std=…, flip=0.5)`: from pixels 0…255 to the input of a model.
 
     The host copies bytes; the transform runs on the GPU where there is one, and gives the same result on a CPU. Random
     choices are made for each sample from the loader's seed, the epoch and the sample.
@@ -27,9 +27,8 @@ class GpuTransform:
     """Memory layout of the (samples, 3, height, width) result."""
     size: int | tuple[int, int] | None = None
     """Height and width of the result, resized with antialiasing; None keeps the size of the field."""
-    crop: Literal["none", "centre", "random"] | tuple[float, float] = "none"
-    """none: the whole image is resized. centre, random: a window of `size` is cut out and not resized. Two numbers: a
-    random window is resized; its area is a fraction between them of the image, its aspect ratio between 3:4 and 4:3."""
+    crop: Literal["none", "centre", "random"] = "none"
+    """none: the whole image is resized. centre, random: a window of `size` is cut out and not resized."""
     flip: float = 0.0
     """Probability that the image is mirrored horizontally."""
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
@@ -38,12 +37,12 @@ class GpuTransform:
     def __post_init__(self) -> None:
         _check_known("dtype", self.dtype, ("float16", "bfloat16", "float32"))
         _check_known("layout", self.layout, ("nchw", "channels_last"))
-        if isinstance(self.crop, str):
-            _check_known("crop", self.crop, ("none", "centre", "random"))
-        elif not 0 < self.crop[0] <= self.crop[1] <= 1:
+        if not isinstance(self.crop, str):
             raise SettingError(
-                f"crop={self.crop} is not a range of fractions of the area", advice="For example (0.08, 1.0)"
+                f"crop={self.crop!r}: a window that is resized is drawn by the image field, on the original image",
+                advice="Give the field crop=RandomResizedCrop(scale=…)",
             )
+        _check_known("crop", self.crop, ("none", "centre", "random"))
         if self.crop != "none" and self.size is None:
             raise SettingError(f"crop={self.crop!r} needs a size")
         if self.size is not None and min(self.output_size((1, 1))) < 1:
@@ -66,7 +65,7 @@ class GpuTransform:
 
     def check_fits(self, input_size: tuple[int, int]) -> None:
         """Raise a SettingError if a window to be cut out is larger than the images."""
-        if self.crop in ("centre", "random"):
+        if self.crop != "none":
             for window, side in zip(self.output_size(input_size), input_size, strict=True):
                 if window > side:
                     raise SettingError(

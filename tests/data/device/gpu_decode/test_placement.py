@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.data.device.gpu_decode import placement
-from penstock.data.device.gpu_decode.placement import KernelPlacement, choose_placement, place_by_shape
+from penstock.data.device.gpu_decode.placement import KernelPlacement, SlottedImage, choose_placement, place_by_shape
 from penstock.data.fields import Image
 from penstock.testing import make_image
 
@@ -22,6 +22,11 @@ def images(count, shapes=SHAPES):
     return [torch.from_numpy(np.ascontiguousarray(each.transpose(2, 0, 1))) for each in made]
 
 
+def slotted(image, by_slot):
+    """Return images with their slots as they are to be placed."""
+    return [SlottedImage(slot, image.geometry(*pixels.shape[1:]), pixels) for slot, pixels in by_slot]
+
+
 def place_alone(image, pixels):
     """Place one image in a slot of its own, step by step."""
     fit = image.geometry(*pixels.shape[1:])
@@ -31,7 +36,9 @@ def place_alone(image, pixels):
         resized = torch.nn.functional.interpolate(resized, size, mode="bilinear", antialias=True)
     rows, columns = fit.covered
     out = torch.zeros((3, *image.sides), dtype=torch.uint8)
-    out[:, :rows, :columns] = resized.round()[0, :, fit.top : fit.top + rows, fit.left : fit.left + columns]
+    out[:, :rows, :columns] = resized.round()[
+        0, :, fit.cut_top : fit.cut_top + rows, fit.cut_left : fit.cut_left + columns
+    ]
     return out
 
 
@@ -43,7 +50,7 @@ def test_each_image_gets_the_pixels_that_it_would_get_alone(fit, layout, max_pix
     image = Image(".jpg", size=(48, 64), fit=fit, layout=layout, quality="exact")
     by_slot = dict(zip([7, 0, 3, 1, 9, 8, 5], images(7), strict=True))
     out = torch.full((10, 3, 48, 64) if layout == "CHW" else (10, 48, 64, 3), UNTOUCHED, dtype=torch.uint8)
-    place_by_shape(image, [*by_slot.items()], out)
+    place_by_shape(image, slotted(image, by_slot.items()), out)
     planes = out if layout == "CHW" else out.permute(0, 3, 1, 2)
     for slot in range(10):
         expected = place_alone(image, by_slot[slot]) if slot in by_slot else torch.full((3, 48, 64), UNTOUCHED)
@@ -88,7 +95,7 @@ def test_many_images_of_one_shape_take_few_operations(slots):
     image = Image(".jpg", size=(48, 64), quality="exact")
     pixels, out = images(32, [(90, 120)]), torch.empty((64, 3, 48, 64), dtype=torch.uint8)
     with Operations() as operations:
-        place_by_shape(image, [*zip(slots, pixels, strict=True)], out)
+        place_by_shape(image, slotted(image, zip(slots, pixels, strict=True)), out)
     assert len(operations.made) <= 12, operations.made
 
 
@@ -96,7 +103,7 @@ def test_each_further_shape_takes_a_few_more_operations():
     image = Image(".jpg", size=(48, 64), quality="exact")
     pixels, out = images(32), torch.empty((32, 3, 48, 64), dtype=torch.uint8)
     with Operations() as operations:
-        place_by_shape(image, [*enumerate(pixels)], out)
+        place_by_shape(image, slotted(image, enumerate(pixels)), out)
     assert len(operations.made) <= 8 + 4 * len(SHAPES), operations.made
 
 

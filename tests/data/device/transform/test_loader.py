@@ -13,7 +13,7 @@ from penstock.data.fields import GpuTransform, Image, Label
 from penstock.errors import SettingError
 from penstock.testing import make_image, tar_bytes
 
-RANDOM = GpuTransform("float16", size=24, crop=(0.3, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.1))
+RANDOM = GpuTransform("float16", size=24, crop="random", flip=0.5, jitter=(0.2, 0.2, 0.2, 0.1))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_static_batch_keeps_the_memory_layout_of_the_transform(shards, make_lo
 
 
 def test_a_config_declares_transforms_and_its_errors_name_the_key(shards):
-    transform = {"dtype": "float16", "crop": [0.3, 1.0]}
+    transform = {"dtype": "float16", "crop": "random"}
     image = {"type": "image", "suffix": ".jpg", "size": [32, 40], "gpu_transform": transform}
     config = {
         "shards": [str(path) for path in shards],

@@ -65,15 +65,13 @@ def test_resizing_equals_that_of_torch_with_antialiasing(pixels, size):
     assert torch.allclose(found, expected, atol=2e-4)
 
 
-def test_random_windows_equal_those_that_torch_resizes_alone(pixels):
-    found, drawn = transformed(pixels, size=(24, 28), crop=(0.1, 0.9), flip=0.5)
+def test_a_resized_image_that_is_mirrored_equals_that_of_torch_mirrored(pixels):
+    found, drawn = transformed(pixels, size=(24, 28), flip=0.5)
     assert drawn.flips.any()
     assert not drawn.flips.all()
-    for one, box, flip, result in zip(pixels, drawn.boxes.astype(int), drawn.flips, found, strict=True):
-        top, left, height, width = box
-        window = one[None, :, top : top + height, left : left + width].float()
-        expected = interpolate(window, (24, 28), mode="bilinear", antialias=True, align_corners=False)[0] / 255
-        assert torch.allclose(result, expected.flip(2) if flip else expected, atol=2e-4)
+    resized = interpolate(pixels.float(), (24, 28), mode="bilinear", antialias=True, align_corners=False) / 255
+    for one, flip, result in zip(resized, drawn.flips, found, strict=True):
+        assert torch.allclose(result, one.flip(2) if flip else one, atol=2e-4)
 
 
 def test_a_window_that_is_not_resized_has_the_same_pixels(pixels):
@@ -103,9 +101,10 @@ def test_brightness_and_contrast_are_the_usual_ones(pixels):
 
 SETTINGS = {
     "resized": {"size": (24, 90)},
-    "window": {"size": 40, "crop": (0.1, 0.9), "flip": 0.5},
+    "window": {"size": 40, "crop": "random", "flip": 0.5},
+    "mirrored": {"size": 40, "flip": 0.5},
     "colours": {"jitter": (0.4, 0.4, 0.4, 0.1)},
-    "everything": {"size": 40, "crop": (0.1, 0.9), "flip": 0.5, "jitter": (0.4, 0.4, 0.4, 0.1)},
+    "everything": {"size": 40, "flip": 0.5, "jitter": (0.4, 0.4, 0.4, 0.1)},
 }
 
 
@@ -132,7 +131,7 @@ def test_in_half_precision_a_window_that_is_not_resized_has_the_very_pixels(pixe
 
 
 def test_the_result_of_a_sample_does_not_depend_on_its_batch(pixels):
-    settings = {"size": 24, "crop": (0.2, 1.0), "flip": 0.5, "jitter": (0.2, 0.2, 0.2, 0.1), "epoch": 3}
+    settings = {"size": 24, "crop": "random", "flip": 0.5, "jitter": (0.2, 0.2, 0.2, 0.1), "epoch": 3}
     whole, _ = transformed(pixels, **settings)
     alone, _ = transformed(pixels[5:6], samples=[5], **settings)
     assert torch.allclose(alone[0], whole[5], atol=1e-5)
@@ -141,7 +140,7 @@ def test_the_result_of_a_sample_does_not_depend_on_its_batch(pixels):
 
 
 def test_many_images_are_transformed_in_chunks(pixels, monkeypatch):
-    settings = {"size": 24, "crop": (0.2, 1.0), "flip": 0.5, "jitter": (0.2, 0.2, 0.2, 0.1)}
+    settings = {"size": 24, "crop": "random", "flip": 0.5, "jitter": (0.2, 0.2, 0.2, 0.1)}
     whole, _ = transformed(pixels, **settings)
     monkeypatch.setattr(torch_transform, "CHUNK_BYTES", 3 * 12 * 60 * 80)
     assert torch.allclose(transformed(pixels, **settings)[0], whole, atol=1e-5)
@@ -163,7 +162,7 @@ def test_parameters_are_uploaded_in_one_copy_per_batch_and_levels_only_once(pixe
         return upload(numbers, device)
 
     monkeypatch.setattr(torch_transform, "upload", counted)
-    transform = GpuTransform(size=24, crop=(0.2, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.1), mean=MEAN, std=STD)
+    transform = GpuTransform(size=24, crop="random", flip=0.5, jitter=(0.2, 0.2, 0.2, 0.1), mean=MEAN, std=STD)
     apply = TorchTransform(transform, pixels.device)
     for epoch in range(2):
         apply(pixels, draw_transforms(transform, (60, 80), 1, epoch, np.arange(len(pixels))))

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from penstock.core.slab_layout import EncodedSizes
 from penstock.data.device.gpu_decode.decode_chunks import CHUNK_PIXELS, DecodedChunks, split_chunks
 from penstock.data.device.gpu_decode.decoders import GpuDecoder
-from penstock.data.device.gpu_decode.placement import PlaceImages
+from penstock.data.device.gpu_decode.placement import PlaceImages, SlottedImage
+from penstock.data.fields.base import EncodedImage
 from penstock.data.fields.image import Image
 from penstock.errors import DecodeError, PenstockError
 
@@ -28,7 +29,6 @@ log = logging.getLogger("penstock")
 
 MAX_COPIES = 4
 """Copies of runs of pixel slots to the GPU; with more runs the whole range is copied once, JPEGs between included."""
-_JPEG = ".jpg"
 
 
 class BatchDecoder:
@@ -61,10 +61,10 @@ class BatchDecoder:
             out[begin:end].copy_(host[begin:end], non_blocking=True)
         failures: dict[int, PenstockError] = {}
         slots = np.flatnonzero(lengths)
-        for chunk in split_chunks(encoded[slots, 1:].prod(axis=1, dtype=np.int64).tolist(), CHUNK_PIXELS):
+        for chunk in split_chunks(encoded[slots, 1:3].prod(axis=1, dtype=np.int64).tolist(), CHUNK_PIXELS):
             for slot in self._decode_chunk(array, slots[chunk].tolist(), encoded, out):
                 try:
-                    self._decode_on_cpu(array[slot], int(lengths[slot]))
+                    self._decode_on_cpu(array[slot], EncodedImage(*encoded[slot].tolist()))
                 except PenstockError as error:
                     failures[slot] = error
                 else:
@@ -76,15 +76,14 @@ class BatchDecoder:
     ) -> list[int]:
         """Decode the JPEGs of these slots on the GPU, and return the slots that are still to be filled."""
         decoded: list[Tensor | None] = []
-        lengths, *sides = encoded[slots].T.tolist()
-        shapes = [(3, height, width) for height, width in zip(*sides, strict=True)]
+        notes = [EncodedImage(*note) for note in encoded[slots].tolist()]
         self._chunks.reserve()
         try:
-            decoded = self._decode([_jpeg(array[slot], length) for slot, length in zip(slots, lengths, strict=True)])
+            decoded = self._decode([_jpeg(array[slot], note.length) for slot, note in zip(slots, notes, strict=True)])
             good = [
-                (slot, image)
-                for slot, shape, image in zip(slots, shapes, decoded, strict=True)
-                if image is not None and image.shape == shape
+                SlottedImage(slot, self._image.geometry_of(note), image)
+                for slot, note, image in zip(slots, notes, decoded, strict=True)
+                if image is not None and image.shape == (3, note.height, note.width)
             ]
             with self._placing:
                 self._place(good, out)
@@ -93,7 +92,7 @@ class BatchDecoder:
             return slots
         finally:
             self._chunks.hold(decoded, torch.cuda.current_stream(out.device).record_event() if out.is_cuda else None)
-        filled = {slot for slot, _ in good}
+        filled = {image.slot for image in good}
         return [slot for slot in slots if slot not in filled]
 
     def _decode(self, jpegs: Sequence[NDArray[np.uint8]]) -> list[Tensor | None]:
@@ -107,10 +106,10 @@ class BatchDecoder:
             return [None]
         return [image for jpeg in jpegs for image in self._decode([jpeg])]
 
-    def _decode_on_cpu(self, slot: NDArray[np.uint8], length: int) -> None:
+    def _decode_on_cpu(self, slot: NDArray[np.uint8], note: EncodedImage) -> None:
         """Decode from a copy of the JPEG, because the pixels overwrite the slot that holds it."""
         try:
-            self._image.decode_into(_JPEG, memoryview(_jpeg(slot, length).tobytes()), slot)
+            self._image.decode_noted(memoryview(_jpeg(slot, note.length).tobytes()), slot, note)
         except PenstockError:
             raise
         except Exception as error:

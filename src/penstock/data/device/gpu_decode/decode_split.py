@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.core.slab_layout import ENCODED_SIZE_FIELDS
-from penstock.data.fields.base import EncodedImage
-from penstock.data.fields.gpu_image import SharedFraction
+from penstock.data.fields.base import EncodedImage, SampleContext
+from penstock.data.fields.gpu_image import SharedFraction, encoded_image
 from penstock.data.fields.image import Image
 from penstock.shards.guards.jpeg import inspect_jpeg
 
@@ -62,6 +62,8 @@ MIN_COPIES, MAX_COPIES, COPIES_BYTES = 16, 64, 64 << 20
 images is one: as many as have at most that many bytes when they are decoded."""
 ROUNDS = 3
 """Rounds of a measurement; the fastest counts, because the others were disturbed."""
+TYPICAL_DRAW = 0.5
+"""Random number with which the window and the mirroring of the measured image are chosen."""
 MIN_AUTO_FRACTION = 0.25
 """A GPU that would take less than this fraction decodes nothing with `auto`: it would slow the step down for little."""
 MAX_AUTO_FRACTION = 0.5
@@ -304,8 +306,11 @@ def choose_split(
         log.info("decode=%r: the CPU decodes, because the first sample has no JPEG to measure with", image.decode)
         return FixedSplit(0.0)
     array = np.zeros((_copies(image), *image.shape), np.uint8)
-    cpu_s = _fastest(lambda: image.decode_into(".jpg", memoryview(jpeg), array[0]))
-    gpu_s = _seconds_on_gpu(decoder, jpeg, array, device)
+    info = inspect_jpeg(jpeg)
+    draws = [TYPICAL_DRAW] * image.random_numbers
+    cpu_s = _fastest(lambda: image.decode_into(".jpg", memoryview(jpeg), array[0], SampleContext(draws)))
+    note = encoded_image(jpeg, info, image.geometry(info.height, info.width, draws))
+    gpu_s = _seconds_on_gpu(decoder, jpeg, note, array, device)
     if gpu_s is None:
         log.info("decode=%r: the CPU decodes, because the first JPEG is longer than its pixels", image.decode)
         return FixedSplit(0.0)
@@ -329,16 +334,17 @@ def auto_limit(fraction: float) -> float:
     return 0.0 if fraction < MIN_AUTO_FRACTION else min(fraction, MAX_AUTO_FRACTION)
 
 
-def _seconds_on_gpu(decoder: BatchDecoder, jpeg: bytes, array: NDArray[np.uint8], device: torch.device) -> float | None:
+def _seconds_on_gpu(
+    decoder: BatchDecoder, jpeg: bytes, note: EncodedImage, array: NDArray[np.uint8], device: torch.device
+) -> float | None:
     """Return seconds per image; None if the JPEG does not fit into its slot."""
     import torch
 
     if len(jpeg) > array[0].nbytes:
         return None
-    info = inspect_jpeg(jpeg)
     for slot in array:
         slot.reshape(-1)[: len(jpeg)] = np.frombuffer(jpeg, np.uint8)
-    encoded = np.full((len(array), ENCODED_SIZE_FIELDS), EncodedImage(len(jpeg), info.height, info.width), np.int32)
+    encoded = np.full((len(array), ENCODED_SIZE_FIELDS), note, np.int32)
 
     def decode() -> None:
         decoder.decode_batch(array, encoded, device)

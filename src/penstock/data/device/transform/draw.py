@@ -15,10 +15,8 @@ from penstock.core.types import Floats, Ids
 from penstock.data.decode.rng import uniform_draws
 from penstock.data.fields.gpu_transform import GpuTransform
 
-RANDOM_NUMBERS = 9
+RANDOM_NUMBERS = 7
 """Random numbers for each sample, used or not, so that the choices for one setting do not depend on the others."""
-LOG_RATIOS = math.log(3 / 4), math.log(4 / 3)
-"""Logarithms of the range of a window's width to its height; narrow and wide windows are equally likely."""
 GREY = np.array([0.299, 0.587, 0.114])
 """Perceived brightness of each colour."""
 _TO_YIQ = np.array([GREY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
@@ -44,11 +42,11 @@ def draw_transforms(
     """Draw the choices for images of that height and width."""
     uniform = uniform_draws(seed, epoch, samples, RANDOM_NUMBERS)
     return DrawnTransforms(
-        _boxes(transform, input_size, uniform[:, :4]).astype(np.float32)
+        _boxes(transform, input_size, uniform[:, :2]).astype(np.float32)
         if transform.output_size(input_size) != input_size or transform.crop != "none"
         else None,
-        uniform[:, 4] < transform.flip if transform.flip else None,
-        _colours(transform.jitter, uniform[:, 5:9]) if any(transform.jitter) else None,
+        uniform[:, 2] < transform.flip if transform.flip else None,
+        _colours(transform.jitter, uniform[:, 3:7]) if any(transform.jitter) else None,
     )
 
 
@@ -56,25 +54,12 @@ def _boxes(transform: GpuTransform, input_size: tuple[int, int], uniform: Floats
     sides = np.tile(np.array(input_size, np.int64), (len(uniform), 1))
     if transform.crop == "none":
         return np.hstack((np.zeros_like(sides), sides))
-    windows = (
-        _random_windows(transform.crop, input_size, uniform)
-        if isinstance(transform.crop, tuple)
-        else sides * 0 + transform.output_size(input_size)
-    )
+    windows = sides * 0 + transform.output_size(input_size)
     margins = sides - windows
     if transform.crop == "centre":
         return np.hstack((margins // 2, windows))
-    corners = np.floor(uniform[:, :2] * (margins + 1)).astype(np.int64)
+    corners = np.floor(uniform * (margins + 1)).astype(np.int64)
     return np.hstack((corners, windows))
-
-
-def _random_windows(area: tuple[float, float], input_size: tuple[int, int], uniform: Floats) -> Ids:
-    """Return height and width of windows with a fraction of the area; a side is cut to that of the image."""
-    pixels = (area[0] + (area[1] - area[0]) * uniform[:, 2]) * input_size[0] * input_size[1]
-    ratios = np.exp(LOG_RATIOS[0] + (LOG_RATIOS[1] - LOG_RATIOS[0]) * uniform[:, 3])
-    windows = np.stack((np.sqrt(pixels / ratios), np.sqrt(pixels * ratios)), axis=1)
-    clipped: Ids = np.clip(np.rint(windows).astype(np.int64), 1, input_size)
-    return clipped
 
 
 def _colours(jitter: tuple[float, float, float, float], uniform: Floats) -> NDArray[np.float32]:
