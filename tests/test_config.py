@@ -39,6 +39,12 @@ def only_keys(batch):
 
 def doubled(sample, rng):
     return {**sample, "id": 2 * sample["id"]}
+
+def some(sample):
+    return sample.key[-1] in "02468"
+
+def drawn(batch, rng):
+    return rng.random()
 """
 
 
@@ -117,24 +123,52 @@ def test_shards_are_a_string_a_list_or_a_mixture(shards):
     assert arguments(shards=shards)["shards"] == shards
 
 
-def test_every_type_of_field_can_be_declared():
+def test_every_type_of_field_can_be_declared(tmp_path):
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
     declared = {
         "image": {"type": "image", "size": 8, "suffix": [".jpg", ".png"], "dtype": "float32"},
+        "mask": {"type": "mask", "suffix": "_mask.png", "like": "image", "dtype": "int64", "fill": 0},
+        "boxes": {"type": "boxes", "suffix": ".json", "key": "boxes", "like": "image", "format": "xywh", "labels": "l"},
+        "geometry": {"type": "geometry", "like": "image"},
+        "label": {"type": "label", "suffix": ".cls", "classes": str(tmp_path / "classes.txt")},
         "array": {"type": "array", "suffix": ".npy", "shape": [2, 3]},
-        "json": {"type": "json", "suffix": ".json"},
+        "json": {"type": "json", "suffix": ".json", "optional": True, "fill": {"a": [1]}},
         "text": {"type": "text", "suffix": ".txt"},
         "raw": {"type": "raw", "suffix": ".bin"},
-        "label": {"type": "label", "suffix": ".cls"},
     }
     assert arguments(fields=declared)["fields"] == {
         "image": penstock.Image((".jpg", ".png"), size=8, dtype="float32"),
+        "mask": penstock.Mask("_mask.png", like="image", dtype="int64", fill=0),
+        "boxes": penstock.Boxes(".json", key="boxes", like="image", format="xywh", labels="l"),
+        "geometry": penstock.Geometry(like="image"),
+        "label": penstock.Label(".cls", classes=["cat", "dog"]),
         "array": penstock.Array(".npy", shape=(2, 3)),
-        "json": penstock.Json(".json"),
+        "json": penstock.Json(".json", optional=True, fill={"a": [1]}),
         "text": penstock.Text(".txt"),
         "raw": penstock.Raw(".bin"),
-        "label": penstock.Label(".cls"),
     }
     assert set(config.FIELD_TYPES) == set(declared)
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"crop": {}, "flip": 0.5}, {"crop": penstock.RandomResizedCrop(), "flip": 0.5}),
+        ({"crop": {"scale": [0.2, 1]}}, {"crop": penstock.RandomResizedCrop(scale=(0.2, 1.0))}),
+        ({"crop": "center", "resize": 10}, {"crop": "center", "resize": 10}),
+        ({"crop": None}, {}),
+        ({"gpu_transform": {"mean": [0.5, 0.5, 0.5]}}, {"gpu_transform": penstock.GpuTransform(mean=(0.5, 0.5, 0.5))}),
+    ],
+)
+def test_the_crop_and_the_gpu_transform_of_an_image_are_nested_mappings(declared, expected):
+    fields = arguments(fields={"image": {"type": "image", "size": 8, **declared}})["fields"]
+    assert fields == {"image": penstock.Image(size=8, **expected)}
+
+
+def test_whole_numbers_and_others_stay_what_they_are():
+    label = {"type": "label", "suffix": ".cls", "optional": True}
+    fields = {"a": {**label, "fill": -1}, "b": {**label, "fill": 0.5, "dtype": "float32"}, "c": label}
+    assert [each.fill for each in arguments(fields=fields)["fields"].values()] == [-1, 0.5, None]
 
 
 def test_functions_are_named_by_module_and_function(shards, tmp_path, monkeypatch):
@@ -145,7 +179,18 @@ def test_functions_are_named_by_module_and_function(shards, tmp_path, monkeypatc
     loader = penstock.Loader.from_config({**PLAIN, **named, **settings, "shards": shards})
     assert [len(keys) for keys in loader] == [4, 4, 4]
     loader.close()
+    named = {"filter": "penstock_test_functions:some", "batch_transform": "penstock_test_functions:drawn"}
+    loader = penstock.Loader.from_config({**PLAIN, **named, "num_workers": 0, "shards": shards})
+    assert len({draw for draw in loader if 0 <= draw < 1}) == 2
+    loader.close()
     del sys.modules["penstock_test_functions"]
+
+
+def test_outputs_of_a_transform_are_lists_of_shape_and_dtype():
+    assert arguments(outputs={"a": [[3, 8, 8], "float32"], "b": "ragged"})["outputs"] == {
+        "a": ([3, 8, 8], "float32"),
+        "b": "ragged",
+    }
 
 
 def test_a_function_may_be_null():
@@ -154,7 +199,7 @@ def test_a_function_may_be_null():
 
 def test_every_argument_of_a_loader_can_be_set_except_the_objects():
     names = set(inspect.signature(penstock.Loader).parameters)
-    plain_names = names - {"shards", "fields", "transform", "batch_transform"} - set(config.GROUPS)
+    plain_names = names - {"shards", "fields", "filter", "transform", "batch_transform"} - set(config.GROUPS)
     hints = inspect.get_annotations(penstock.Loader.__init__)
     plain = {
         name for name in plain_names if not any(word in hints[name] for word in ("Callable", "Sampler", "Iterable"))
@@ -238,13 +283,26 @@ def test_a_setting_of_torch_that_cannot_be_met_is_refused_with_the_reason(shards
         ({"shards": 7}, "config: shards: Expected"),
         ({"shards": ["a.tar", 7]}, "config: shards[1]: Expected `str`, got `int`"),
         ({"fields": ["image"]}, "config: fields: Expected `object`, got `array`"),
-        ({"fields": {"a": {"suffix": ".jpg"}}}, "config: fields.a.type: is missing. Use one of image, array"),
+        ({"fields": {"a": {"suffix": ".jpg"}}}, "config: fields.a.type: is missing. Use one of image, mask"),
         ({"fields": {"a": {"type": "photo"}}}, "config: fields.a.type: 'photo' is not known. Use one of image"),
         ({"fields": {"a": {"type": "image", "sise": 8}}}, "config: fields.a.sise: is not known. Perhaps size is meant"),
         ({"fields": {"a": {"type": "image", "size": "8"}}}, "config: fields.a.size: Expected `int"),
         ({"fields": {"a": {"type": "image", "size": 0}}}, "config: fields.a: an image of size 0 has no pixels"),
         ({"fields": {"a": {"type": "image", "fit": "zoom"}}}, "config: fields.a.fit: 'zoom' is not known. Use one of"),
         ({"fields": {"a": {"type": "json"}}}, "config: fields.a.suffix: is missing"),
+        ({"fields": {"a": {"type": "geometry"}}}, "config: fields.a.like: is missing"),
+        (
+            {"fields": {"a": {"type": "image", "crop": {"scal": 1}}}},
+            "config: fields.a.crop.scal: is not known. Perhaps",
+        ),
+        ({"fields": {"a": {"type": "image", "crop": {"scale": [1, 2]}}}}, "config: fields.a.crop: scale=(1.0, 2.0): a"),
+        ({"fields": {"a": {"type": "image", "crop": "middle"}}}, "config: fields.a.crop: 'middle' is not known. Use"),
+        (
+            {"fields": {"a": {"type": "image", "gpu_transform": {"men": 1}}}},
+            "config: fields.a.gpu_transform.men: is not",
+        ),
+        ({"fields": {"a": {"type": "image", "gpu_transform": 7}}}, "config: fields.a.gpu_transform: Expected `object"),
+        ({"fields": {"a": {"type": "label", "suffix": "x", "classes": 7}}}, "config: fields.a.classes: Expected `str"),
         ({"transform": "math.sqrt"}, "config: transform: 'math.sqrt' names no function. Write"),
         ({"transform": "no_such_module:f"}, "config: transform: 'no_such_module:f' cannot be imported: No module"),
         ({"transform": "math:no_such"}, "config: transform: 'math:no_such' cannot be imported"),

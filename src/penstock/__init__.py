@@ -6,26 +6,44 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.data.fields import Array, GpuTransform, Image, Json, Label, Raw, Text
+    from penstock.data.fields import (
+        Array,
+        Boxes,
+        Field,
+        Geometry,
+        GpuTransform,
+        Image,
+        Json,
+        Label,
+        Mask,
+        RandomResizedCrop,
+        Raw,
+        Text,
+    )
     from penstock.loader import Loader
     from penstock.options import CacheOptions, EngineOptions, ErrorOptions, ReadOptions
     from penstock.probe.step import probe_step
+    from penstock.train.mix import CutMix, MixUp
     from penstock.tuner.adaptive.loader import AdaptiveLoader
     from penstock.tuner.plan_for import plan_for
     from penstock.tuner.tune import tune
     from penstock.watcher.watch import watch
 
 __all__ = [
-    "AdaptiveLoader", "Array", "CacheOptions", "EngineOptions", "ErrorOptions", "GpuTransform", "Image", "Json",
-    "Label", "Loader", "Raw", "ReadOptions", "Text", "plan_for", "probe_step", "tune", "watch",
+    "AdaptiveLoader", "Array", "Boxes", "CacheOptions", "CutMix", "EngineOptions", "ErrorOptions", "Field", "Geometry",
+    "GpuTransform", "Image", "Json", "Label", "Loader", "Mask", "MixUp", "RandomResizedCrop", "Raw", "ReadOptions",
+    "Text",
+    "plan_for", "probe_step", "tune", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0.dev0"
 _MODULES = {
     "AdaptiveLoader": "penstock.tuner.adaptive.loader",
     "CacheOptions": "penstock.options",
+    "CutMix": "penstock.train.mix",
     "EngineOptions": "penstock.options",
     "ErrorOptions": "penstock.options",
     "Loader": "penstock.loader",
+    "MixUp": "penstock.train.mix",
     "ReadOptions": "penstock.options",
     "plan_for": "penstock.tuner.plan_for",
     "probe_step": "penstock.probe.step",

@@ -11,11 +11,12 @@
     reading: {num_readers: 16}
     errors: {on_error: skip, max_bad_fraction: 0.05}
 
-Option groups are nested mappings. A plan may set what the config leaves open: see `penstock.plan.document`.
+Option groups are nested mappings, and so are the `crop` and the `gpu_transform` of an image. A plan may set what the
+config leaves open: see `penstock.plan.document`.
 
-Relative paths start at the working directory, as in Python, not at the file. `transform` and `batch_transform` name
-functions, which are imported: a config is as trusted as the script that reads it. No key is ignored: it is used, or
-refused with the reason.
+Relative paths start at the working directory, as in Python, not at the file. `filter`, `transform` and
+`batch_transform` name functions, which are imported: a config is as trusted as the script that reads it. No key is
+ignored: it is used, or refused with the reason.
 """
 
 from __future__ import annotations
@@ -25,22 +26,24 @@ import os
 import pkgutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from penstock.core.strict_yaml import read_anchored_yaml
 from penstock.core.text import suggest_name
-from penstock.data.fields import Array, Image, Json, Label, Raw, Text
+from penstock.data.fields import Array, Boxes, Geometry, Image, Json, Label, Mask, Raw, Text
 from penstock.errors import SettingError
 from penstock.options import CacheOptions, EngineOptions, ErrorOptions, ReadOptions
 
 MAX_BYTES = 1 << 20
 """A larger file is not a config."""
 FIELD_TYPES: Mapping[str, Callable[..., Any]] = {
-    "image": Image, "array": Array, "json": Json, "text": Text, "raw": Raw, "label": Label,
+    "image": Image, "mask": Mask, "boxes": Boxes, "geometry": Geometry, "label": Label, "array": Array, "json": Json,
+    "text": Text, "raw": Raw,
 }  # fmt: skip
 GROUPS: Mapping[str, Callable[..., Any]] = {
     "reading": ReadOptions, "cache": CacheOptions, "errors": ErrorOptions, "engine": EngineOptions,
@@ -203,7 +206,7 @@ def function_named(name: str) -> Callable[..., Any]:
 
 
 _SPECIAL: Mapping[str, Callable[[Any], Any]] = {
-    "shards": _shards, "fields": _fields, "transform": _function, "batch_transform": _function,
+    "shards": _shards, "fields": _fields, "filter": _function, "transform": _function, "batch_transform": _function,
 }  # fmt: skip
 
 
@@ -239,12 +242,22 @@ def _checked(make: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str,
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """Return the value if it is of that type; one that is not in a Literal is refused with the names that are."""
-    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
-    if len(kinds) < len(get_args(hint)) and value is None:
+    """Return the value if it is of that type; one that is not in a Literal is refused with the names that are.
+
+    A mapping is made into the object that the type allows, such as a RandomResizedCrop.
+    """
+    union = get_origin(hint) in (Union, UnionType)
+    kinds = [kind for kind in (get_args(hint) if union else [hint]) if get_origin(kind) is not os.PathLike]
+    if value is None and NoneType in kinds:
         return None
-    literal = kinds[0] if len(kinds) == 1 else hint
-    return _one_of(value, get_args(literal)) if get_origin(literal) is Literal else _typed(value, hint)
+    objects = [kind for kind in kinds if isinstance(kind, type) and is_dataclass(kind)]
+    if objects and isinstance(value, Mapping):
+        make = objects[0]
+        return make(**_checked(make, _known(value, _settable(make))))
+    plain = [kind for kind in kinds if kind is not NoneType and kind not in objects]
+    if len(plain) == 1 and get_origin(plain[0]) is Literal:
+        return _one_of(value, get_args(plain[0]))
+    return _typed(value, Union[tuple(kinds)])  # noqa: UP007
 
 
 def _typed(value: Any, kind: Any) -> Any:

@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from penstock.core.slab_layout import SlabLayout
-from penstock.core.types import Ids
-from penstock.data.decode.decoder import Decoder, Transform
+from penstock.core.types import TENSOR_DTYPES, Ids
+from penstock.data.decode.decoder import Transform
 from penstock.data.fields.base import Field
 from penstock.data.fields.image import Image
 from penstock.data.order.ranks import RankShare, find_ranks
 from penstock.data.sources.base import add_location
 from penstock.data.sources.shard_groups import ShardGroup
-from penstock.data.sources.shards import OrderSettings, ShardSource
+from penstock.data.sources.shards import OrderSettings, SampleFunctions, ShardSource
 from penstock.errors import PenstockError, SettingError
 from penstock.options import BLOCK_BYTES, LANES
 from penstock.storage.paths import expand_shard_paths
@@ -34,7 +33,9 @@ class ShardDataset(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, shards: Shards, fields: Mapping[str, Field], *, transform: Transform | None = None) -> None:
-        source = ShardSource([ShardGroup(expand_shard_paths(shards))], fields, OrderSettings(), transform, "raise")
+        source = ShardSource(
+            [ShardGroup(expand_shard_paths(shards))], fields, OrderSettings(), SampleFunctions(transform)
+        )
         self._reader = _SampleReader(source)
 
     @property
@@ -79,7 +80,7 @@ class ShardStream(IterableDataset[dict[str, Any]]):
     ) -> None:
         self._ranks = find_ranks(rank, world_size, LANES)
         order = OrderSettings(shuffle, seed, LANES, BLOCK_BYTES)
-        source = ShardSource([ShardGroup(expand_shard_paths(shards))], fields, order, transform, "raise")
+        source = ShardSource([ShardGroup(expand_shard_paths(shards))], fields, order, SampleFunctions(transform))
         self._reader = _SampleReader(source)
         self._epoch = 0
 
@@ -114,7 +115,7 @@ class _SampleReader:
                     f"{name}: gpu_transform and decode work on a Loader's batches", advice="Use penstock.Loader"
                 )
         self.source = source
-        self._decoder = Decoder(source.fields, SlabLayout({}, 1), source.order_settings.seed, source.transform)
+        self._decoder = source.decoder()
 
     def read(self, samples: Ids, epoch: int) -> Iterator[dict[str, Any]]:
         """Yield each sample in turn; a block is held until the last of these samples that needs it."""
@@ -140,8 +141,12 @@ class _SampleReader:
         except PenstockError as error:
             add_location(error, sample, self.source)
             raise
-        tensors = {
-            name: torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray | np.generic) else value
-            for name, value in values.items()
-        }
+        tensors = self.source.as_bfloat16({name: _as_tensor(value) for name, value in values.items()})
         return {**tensors, "__key__": self.source.keys(number)[0]}
+
+
+def _as_tensor(value: Any) -> Any:
+    """Return an array as a tensor; one that no tensor can hold, and any other value, is returned as it is."""
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype.newbyteorder("=") not in TENSOR_DTYPES:
+        return value
+    return torch.from_numpy(np.array(value, value.dtype.newbyteorder("=")))

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
+import numpy as np
+
+from penstock.core.contracts import BatchRequest
 from penstock.core.cores import usable_cores
 from penstock.core.stats import EngineStats, GpuTimes, LoaderStats
 from penstock.core.types import Ids
-from penstock.data.batch.delivery import Delivery
+from penstock.data.batch.bad_samples import check_bad_fraction, list_bad_samples
+from penstock.data.batch.delivery import SKIPPED, Delivery
 from penstock.data.decode.dataset_program import SampleTransform
 from penstock.data.decode.decoder import Transform
+from penstock.data.decode.rng import batch_rng
 from penstock.data.device.device_stage import DevicePlan
 from penstock.data.device.prefetch import DevicePrefetch
 from penstock.data.device.static_buffers import StaticBuffers
 from penstock.data.fields.base import Field
 from penstock.data.order.checkpoint import Position, read_state, write_state
+from penstock.data.read.sample_index import SampleInfo
 from penstock.data.sources.map_dataset import DatasetSource
 from penstock.data.sources.shard_groups import Shards
+from penstock.data.sources.shards import Outputs
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SettingError
 from penstock.options import (
@@ -86,15 +94,24 @@ class Loader:
             read together, but an epoch in the loader's own order reads faster.
         batch_sampler (iterable of lists of sample numbers, default None): The same for whole batches, in place of
             `batch_size`, `shuffle`, `sampler` and `drop_last`.
-        collate_fn (callable, default None): Makes a batch of a list of samples; for map-style datasets only. A batch is
-            then made by one worker, since only the function knows how samples are combined. None: as torch's
-            `default_collate`.
+        filter (callable, default None): For shards, a function of a sample's `key`, `shard` and `sizes` (the bytes of
+            its parts, by suffix) that returns whether the sample is used. It is called once for each sample, before
+            anything is read. `stats().filtered` counts the samples that it rejects.
+        collate_fn (callable, default None): Makes a batch of a list of samples. It runs in the workers, and the batch
+            is delivered as it returns it. A batch is then made by one worker, since only the function knows how samples
+            are combined. A sample of shards is a dict of its fields, with its key under "__key__". None: the fields of
+            shards say how they batch, and samples of a dataset are combined as by torch's `default_collate`.
         transform (callable, default None): For shards, a function of (dict of arrays, random generator) that returns a
-            dict of arrays; for a dataset, a function of (sample, random generator). It runs in the workers. The
-            generator is seeded by `seed`, epoch and sample, so augmentation does not depend on the number of workers or
-            ranks.
+            dict; for a dataset, a function of (sample, random generator). It runs in the workers. The generator is
+            seeded by `seed`, epoch and sample, so augmentation does not depend on the number of workers or ranks. The
+            dict of a sample of shards also has its key under "__key__" and, under "__geometry__", the geometry of each
+            image by field name. Numbers, arrays and tensors that the function returns are stacked.
+        outputs (mapping, default None): Shape and dtype of what `transform` returns, by name, such as
+            `{"image": ((3, 224, 224), "float32"), "points": "ragged"}`; ragged arrays are delivered as a list. What is
+            not named is found by trying: arrays must then have the shape that the first sample has.
         batch_transform (callable, default None): A function of the delivered batch whose result is delivered in its
-            place. It runs in the training loop's thread; use it for what cannot be done sample by sample.
+            place. It runs in the training loop's thread; use it for what cannot be done sample by sample. If it has a
+            parameter named `rng`, it gets a `numpy.random.Generator` that is seeded by `seed`, epoch and batch.
         device (str or torch.device, default "cpu"): Where batches are delivered. With "cuda" or "cuda:1" they are
             copied from pinned memory beside the training step. "numpy" delivers arrays and does not import torch.
         max_samples (int, default None): The most samples of an epoch, over all ranks. None: all. Set it for a quick
@@ -134,9 +151,11 @@ class Loader:
         drop_last: bool = False,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
+        filter: Callable[[SampleInfo], bool] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         transform: Transform | SampleTransform | None = None,
-        batch_transform: Callable[[Any], Any] | None = None,
+        outputs: Outputs | None = None,
+        batch_transform: Callable[..., Any] | None = None,
         device: Device = "cpu",
         max_samples: int | None = None,
         num_workers: int | None = None,
@@ -163,8 +182,10 @@ class Loader:
             max_samples=max_samples,
             sampler=sampler,
             batch_sampler=batch_sampler,
+            filter=filter,
             collate_fn=collate_fn,
             transform=transform,
+            outputs=outputs or {},
             device=str(device),
             num_workers=num_workers,
             rank=rank,
@@ -177,6 +198,7 @@ class Loader:
         self._device_plan = DevicePlan(fields, self._options.device, seed, transformed=transform is not None)
         self._source = make_source(shards, self._device_plan.fields, self._options)
         self._batch_transform = batch_transform
+        self._draws_for_batch = batch_transform is not None and _has_parameter(batch_transform, "rng")
         self._static_buffers = StaticBuffers() if engine.static_buffers else None
         self._position = Position()
         self._timer = DeliveryTimer()
@@ -306,6 +328,7 @@ class Loader:
         lookahead = current.lookahead
         self._current = current
         finished = False
+        self._report_incomplete()
         bar = EpochBar(epoch, self._position.samples, len(self._source)) if self._show_bar else None
         self._timer.begin()
         try:
@@ -322,12 +345,14 @@ class Loader:
                         break
                     self._timer.waited()
                     batch = prefetch.deliver()
-                    if self._batch_transform is not None:
-                        batch = self._batch_transform(batch)
+                    if self._batch_transform is not None and batch is not SKIPPED:
+                        batch = self._batch_transform(batch, **self._batch_draws(request))
                     self._position = Position(epoch, request.end, in_progress=True)
                     requested += len(request.samples)
                     finished = _was_last(prefetch, delivery, requested)
                     self._epochs.begin_next(current, self._requested_epoch, engine, self._slab_samples)
+                    if batch is SKIPPED:
+                        continue
                     self._report(len(request.samples), bar)
                     yield batch
                     del batch  # otherwise its slab would be held here during the wait for the next batch
@@ -339,6 +364,21 @@ class Loader:
                 bar.close()
             if self._current is current:
                 self._end_epoch(finished)
+
+    def _batch_draws(self, request: BatchRequest) -> dict[str, np.random.Generator]:
+        """Return what a batch_transform gets besides the batch: a random generator, if it has a parameter for one."""
+        if not self._draws_for_batch:
+            return {}
+        numbers = request.samples if request.rng_ids is None else request.rng_ids
+        return {"rng": batch_rng(self._options.seed, request.epoch, numbers)}
+
+    def _report_incomplete(self) -> None:
+        """List the samples that are bad before anything is read: those that lack a part. An error if too many do."""
+        incomplete = self._source.incomplete
+        if incomplete:
+            list_bad_samples(incomplete, self._options.errors)
+            total = len(incomplete) + self._source.samples_per_rank()
+            check_bad_fraction(len(incomplete), total, incomplete[0], self._options.errors)
 
     def _report(self, samples: int, bar: EpochBar | None) -> None:
         """Count a batch that is about to be delivered, and show progress where the user has requested it."""
@@ -382,7 +422,7 @@ class Loader:
     def stats(self) -> LoaderStats:
         """Return counters of every hop, and the state of the engine. The difference of two covers the time between."""
         engine = self._engine.stats() if self._engine is not None else self._last_engine_stats
-        bad = self._delivery.bad if self._delivery is not None else 0
+        bad = len(self._source.incomplete) + (self._delivery.bad if self._delivery is not None else 0)
         position, timer = self._position, self._timer
         return LoaderStats(
             position.epoch,
@@ -394,6 +434,7 @@ class Loader:
             *timer.hops(),
             engine,
             self.gpu_times,
+            self._source.filtered,
         )
 
     @property
@@ -417,6 +458,13 @@ class Loader:
         state = "idle" if engine is None else f"{engine.stats().workers} workers ({engine.plan.executor})"
         size = f"batches of {self.batch_size}" if self.batch_size is not None else "batches of a batch_sampler"
         return f"<Loader: {self._source!r}, {size}; {where}; {state}>"
+
+
+def _has_parameter(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a function written in C
+        return False
 
 
 def _was_last(prefetch: DevicePrefetch, delivery: Delivery, requested: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from typing import Any, Literal
@@ -138,6 +138,8 @@ class LoaderOptions:
     batch_sampler: Iterable[Any] | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
     transform: Callable[..., Any] | None = None
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    filter: Callable[[Any], bool] | None = None
     device: str = "cpu"
     num_workers: int | None = None
     """At least 1: `in_process` has replaced 0."""

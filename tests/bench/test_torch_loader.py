@@ -33,7 +33,7 @@ def test_both_loaders_deliver_the_same_samples(tmp_path, order):
 
 def test_a_part_with_a_longer_suffix_is_not_taken_for_a_sample(tmp_path):
     jpeg = sample_parts(SA1B, 0, scale=0.05)[".jpg"]
-    members = [(f"{key}{suffix}", jpeg) for key in "abcd" for suffix in (".jpg", "_cam.jpg")]
+    members = [(f"{key}{suffix}", jpeg) for key in "abcd" for suffix in (".jpg", ".cam.jpg")]
     (tmp_path / "a.tar").write_bytes(tar_bytes(members))
     field = parse_field("image=.jpg:16")
     workload = make_workload([str(tmp_path / "a.tar")], (field,), 2, samples=100, min_shards=1, folder=tmp_path)

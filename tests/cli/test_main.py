@@ -55,7 +55,8 @@ def test_an_unknown_command_is_exit_code_2(in_process):
 
 
 def test_the_public_names_are_exactly_these():
-    fields = ["Array", "GpuTransform", "Image", "Json", "Label", "Raw", "Text"]
+    images = ["Boxes", "CutMix", "Geometry", "GpuTransform", "Image", "Mask", "MixUp", "RandomResizedCrop"]
+    fields = ["Array", "Field", "Json", "Label", "Raw", "Text", *images]
     options = ["CacheOptions", "EngineOptions", "ErrorOptions", "ReadOptions"]
     functions = ["plan_for", "probe_step", "tune", "watch"]
     assert sorted(package.__all__) == sorted([*fields, *options, "AdaptiveLoader", "Loader", *functions])

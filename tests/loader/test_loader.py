@@ -10,6 +10,7 @@ import torch
 from tests.support.loader_helpers import keys_of
 
 import penstock
+from penstock.data.fields.base import SampleContext
 from penstock.errors import PenstockError, SettingError, ShardError
 from penstock.runtime import engine_size
 from penstock.testing import IMAGENET, REID, SA1B, make_shards, tar_bytes
@@ -69,7 +70,7 @@ def test_every_key_is_delivered_with_its_own_content(loader, shards):
             batch["__key__"], batch["image"], batch["id"], batch["meta"], strict=True
         ):
             assert meta["identity"] == identity == int(key.split("_")[0])
-            expected = FIELDS["image"].decode_value(".jpg", memoryview(stored[key + ".jpg"]))
+            expected = FIELDS["image"].decode_value(".jpg", memoryview(stored[key + ".jpg"]), SampleContext())
             assert np.array_equal(pixels.numpy(), expected)
             checked += 1
     assert checked == SAMPLES
@@ -96,7 +97,9 @@ def test_arrays_of_an_npz_are_delivered_with_the_image(tmp_path):
     for row, key in enumerate(batch["__key__"]):
         data = memoryview(stored[key + "_features.npz"])
         for name in ("features", "edge"):
-            assert np.array_equal(batch[name][row].numpy(), fields[name].decode_value("_features.npz", data))
+            assert np.array_equal(
+                batch[name][row].numpy(), fields[name].decode_value("_features.npz", data, SampleContext())
+            )
 
 
 def test_fields_without_a_fixed_shape_are_lists(tmp_path):

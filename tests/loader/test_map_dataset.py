@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
-import penstock
 from penstock.errors import PenstockError, SettingError, WorkerCrash
 
 LENGTH = 30
@@ -312,11 +311,6 @@ def test_collate_fn_gets_a_batch_without_its_bad_samples(loader, data):
 def test_settings_that_contradict_each_other_are_refused(loader, data, settings, message):
     with pytest.raises(SettingError, match=message):
         loader(data.Images(), **settings)
-
-
-def test_a_collate_fn_is_refused_for_shards(loader):
-    with pytest.raises(SettingError, match="collate_fn is for map-style datasets"):
-        loader("a.tar", fields={"x": penstock.Raw(".bin")}, collate_fn=list)
 
 
 def test_dataset_and_samplers_are_those_of_the_user(loader, data):

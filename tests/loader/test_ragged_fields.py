@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.data.fields.base import SampleContext
 from penstock.engine import workers as workers_module
 from penstock.runtime.engine_size import MIN_ARENA_BYTES, PROCESS_BYTES
 from penstock.shards.codecs.arrays import encode_npy
@@ -131,7 +132,9 @@ def test_images_of_any_size_are_delivered_complete(make_loader, tmp_path, field)
     }
     assert len(found) == 12
     for name, data in files.items():
-        assert np.array_equal(found[name.removesuffix(".jpg")], field.decode_value(".jpg", memoryview(data)))
+        assert np.array_equal(
+            found[name.removesuffix(".jpg")], field.decode_value(".jpg", memoryview(data), SampleContext())
+        )
 
 
 # -- values sent over the pipe -----------------------------------------------------------------------------------------

@@ -217,7 +217,6 @@ def test_an_index_that_does_not_exist_is_refused(loader, wrong):
         ({"shuffle": True}, "shuffle"),
         ({"max_samples": 5}, "max_samples"),
         ({"rank": 0, "world_size": 2}, "rank"),
-        ({"collate_fn": list}, "collate_fn"),
     ],
 )
 def test_settings_that_contradict_a_sampler_are_refused(loader, settings, name):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.core.slab_layout import SlotSpec
-from penstock.data.fields import Array, Image
+from penstock.data.fields import Array, Field, Image, Raw
 from penstock.errors import SampleError, SettingError, ShardError, WorkerCrash
 from penstock.probe import decode as decode_module
 from penstock.probe.decode import (
@@ -25,20 +25,22 @@ from penstock.probe.results import DecodePoint
 from penstock.testing import REID, SA1B, FakeClock, make_shards, tar_bytes
 
 
-class SlowField:
+class SlowField(Field):
     """A field that takes a stated time by the test's clock."""
 
     suffixes = (".x",)
+
+    fixed_shape = True
 
     def __init__(self, clock, seconds, *, fixed_shape=True):
         self.clock, self.seconds, self.fixed_shape = clock, seconds, fixed_shape
         self.into_calls = self.value_calls = 0
 
-    def decode_value(self, suffix, data):
+    def decode_value(self, suffix, data, sample):
         self.value_calls += 1
         self.clock.advance(self.seconds)
 
-    def decode_into(self, suffix, data, slot):
+    def decode_into(self, suffix, data, slot, sample):
         self.into_calls += 1
         slot[...] = 1
         self.clock.advance(self.seconds)
@@ -149,12 +151,11 @@ def test_a_process_that_dies_is_an_error_with_the_end_of_its_stderr(job, monkeyp
 
 
 def test_fields_that_cannot_be_pickled_are_refused():
-    class Local:
-        suffixes = (".x",)
-        fixed_shape = False
+    class Local(Raw):
+        pass
 
     with pytest.raises(SettingError, match="cannot be sent to a process"):
-        probe_decode(input_of(a=Local()), workers=[1])
+        probe_decode(input_of(a=Local(".x")), workers=[1])
 
 
 def test_fields_of_fixed_shape_decode_into_slots():
@@ -223,11 +224,11 @@ def test_a_shard_in_which_no_sample_decodes_is_an_error_with_the_reason(tmp_path
 
 
 def test_any_exception_of_a_users_field_is_reported(tmp_path):
-    class Broken:
+    class Broken(Field):
         suffixes = (".jpg",)
         fixed_shape = False
 
-        def decode_value(self, suffix, data):
+        def decode_value(self, suffix, data, sample):
             raise ZeroDivisionError("mine")
 
     shard = tmp_path / "s.tar"

@@ -15,13 +15,13 @@ from penstock.core.types import Arrays
 PAGE = 4096
 MAX_RAGGED_BYTES = 256 << 20
 """Bytes of a slab, at most, for arrays without a fixed shape."""
-ENCODED_SIZE_FIELDS = 3
-"""Numbers per slot in `EncodedSizes`: those of `Encoded` in data/fields/base.py."""
+ENCODED_SIZE_FIELDS = 8
+"""Numbers per slot in `EncodedSizes`: those of `EncodedImage` in data/fields/base.py."""
 
 RaggedBuffer = NDArray[np.uint8]
 """The bytes of a slab that one array without a fixed shape may use."""
 EncodedSizes = NDArray[np.int32]
-"""(slots, ENCODED_SIZE_FIELDS): length, height and width of the JPEG in each slot; zeros where a slot holds pixels."""
+"""(slots, ENCODED_SIZE_FIELDS): an `EncodedImage` for each slot that holds a JPEG; zeros where a slot holds pixels."""
 
 
 @dataclass(frozen=True, slots=True)

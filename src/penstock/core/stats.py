@@ -72,7 +72,7 @@ class LoaderStats:
     """Samples delivered on this rank since the loader was made."""
     batches: int
     bad: int
-    """Samples that were skipped or replaced in this epoch."""
+    """Samples that were skipped or replaced in this epoch, and those that were left out because they lack a part."""
     deliver: Hop
     """Delivery: from a complete slab to the batch that the training loop gets, including the copy to the device."""
     step: Hop
@@ -81,6 +81,8 @@ class LoaderStats:
     """Since the workers were last started; leaving an epoch early stops them."""
     gpu_times: GpuTimes | None = None
     """Since the workers were last started, too; None where batches stay on the CPU."""
+    filtered: int = 0
+    """Samples of the shards that the `filter` has rejected, over all ranks. They are in no epoch."""
 
     @property
     def hops(self) -> tuple[Hop, ...]:

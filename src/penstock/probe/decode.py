@@ -28,6 +28,7 @@ from penstock.core.cores import usable_cores
 from penstock.core.sample import Part
 from penstock.core.slab_layout import SlotSpec
 from penstock.data.fields import Field, Image
+from penstock.data.fields.base import SampleContext, has_fixed_shape
 from penstock.engine.worker_main import limit_library_threads
 from penstock.errors import PenstockError, SampleError, SettingError, ShardError, WorkerCrash
 from penstock.probe.results import DecodePoint, DecodeRates
@@ -40,6 +41,8 @@ POINT_S = 2.0
 """Seconds of decoding at each number of workers, where the budget allows it."""
 LEAST_POINT_S = 0.25
 """Seconds of decoding at each number of workers, at least."""
+TYPICAL_DRAW = 0.5
+"""Random number with which windows are chosen and images are mirrored."""
 START_TIMEOUT_S = 30.0
 """A process that is not ready by then is treated as failed."""
 _STDERR_TAIL = 300
@@ -211,16 +214,19 @@ def decode_for(
     cpu_s: Callable[[], float] = time.process_time,
 ) -> DecodeResult:
     """Decode the samples over and over for the given seconds, as a worker of the loader does; at least one sample."""
-    slots = {name: np.empty(slot.shape, slot.dtype) for name, slot in decode_input.slots.items()}
-    targets = [(field, slots.get(name) if field.fixed_shape else None) for name, field in decode_input.fields.items()]
+    slots = {
+        name: np.empty(slot.shape, slot.dtype)
+        for name, slot in decode_input.slots.items()
+        if has_fixed_shape(decode_input.fields, name)
+    }
     began, cpu_began = clock.now(), cpu_s()
     for count, sample in enumerate(cycle(decode_input.samples), 1):
-        for field, slot in targets:
-            suffix, data = part_for(field, sample)
+        for name, field, suffix, data, context in _steps(decode_input.fields, sample):
+            slot = slots.get(name)
             if slot is None:
-                field.decode_value(suffix, memoryview(data))
+                field.decode_value(suffix, data, context)
             else:
-                field.decode_into(suffix, memoryview(data), slot)
+                field.decode_into(suffix, data, slot, context)
         elapsed_s = clock.now() - began
         if elapsed_s >= seconds:
             return DecodeResult(count, max(elapsed_s, 1e-9), cpu_s() - cpu_began)
@@ -289,6 +295,17 @@ def synthetic_input(size: int = SYNTHETIC_SIZE, count: int = SYNTHETIC_SAMPLES) 
     return _decodable(samples, {"image": Image(".jpg", size=size, fit="stretch")}, "synthetic ImageNet-like images")
 
 
+def _steps(fields: Mapping[str, Field], sample: Sample) -> Iterator[tuple[str, Field, str, memoryview, SampleContext]]:
+    """Yield (name, field, suffix, part, context) of each field, an image before the fields that are `like` it."""
+    context = SampleContext()
+    for name, field in sorted(fields.items(), key=lambda item: item[1].like is not None):
+        suffix, data = part_for(field, sample) if field.suffixes else ("", b"")
+        context.draws = [TYPICAL_DRAW] * field.random_numbers
+        yield name, field, suffix, memoryview(data), context
+        if field.has_geometry and context.geometry is not None:
+            context.geometries[name] = context.geometry
+
+
 def part_for(field: Field, sample: Sample) -> tuple[str, bytes]:
     """Return suffix and bytes of the part that a field reads: the first of its suffixes that the sample has."""
     for suffix in field.suffixes:
@@ -316,7 +333,7 @@ def _decodable(samples: list[dict[str, bytes]], fields: Mapping[str, Field], sou
     for sample in samples:
         try:
             found = _slots(_decode_values(sample, fields))
-            if good and any(field.fixed_shape and found.get(name) != slots.get(name) for name, field in fields.items()):
+            if good and any(has_fixed_shape(fields, name) and found.get(name) != slots.get(name) for name in fields):
                 raise SampleError("has another shape than the first", stage="decode")
         except Exception as error:  # a user's field class may raise anything
             first_error = first_error or _as_penstock_error(error)
@@ -335,11 +352,9 @@ def _as_penstock_error(error: Exception) -> PenstockError:
 
 
 def _decode_values(sample: Sample, fields: Mapping[str, Field]) -> dict[str, Any]:
-    values = {}
-    for name, field in fields.items():
-        suffix, data = part_for(field, sample)
-        values[name] = field.decode_value(suffix, memoryview(data))
-    return values
+    return {
+        name: field.decode_value(suffix, data, context) for name, field, suffix, data, context in _steps(fields, sample)
+    }
 
 
 def _slots(values: Mapping[str, Any]) -> dict[str, SlotSpec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from penstock.data.decode.dataset_program import DatasetSamples
 from penstock.data.fields.base import Field
@@ -14,7 +14,7 @@ from penstock.data.sources.base import Source
 from penstock.data.sources.map_dataset import DatasetSource, is_dataset
 from penstock.data.sources.sampled_shards import SampledShardSource
 from penstock.data.sources.shard_groups import find_shard_groups
-from penstock.data.sources.shards import OrderSettings, ShardSource
+from penstock.data.sources.shards import OrderSettings, SampleFunctions, ShardSource
 from penstock.errors import SettingError
 from penstock.options import LoaderOptions
 from penstock.runtime.engine_size import choose_executor
@@ -34,19 +34,14 @@ def make_source(data: Any, fields: Mapping[str, Field] | None, options: LoaderOp
 def _shard_source(
     shards: Any, fields: Mapping[str, Field] | None, options: LoaderOptions, order: OrderSettings
 ) -> Source:
-    if options.collate_fn is not None:
-        raise SettingError(
-            "collate_fn is for map-style datasets: the fields of shards say how they batch",
-            advice="Use batch_transform to change batches",
-        )
     _check_order(options)
-    on_bad: Literal["raise", "skip"] = "raise" if options.errors.on_error == "raise" else "skip"
+    functions = SampleFunctions(options.transform, options.outputs, options.collate_fn, options.filter)
     groups = find_shard_groups(shards)
     # a sampler's order is taken to be that of this rank already
     ranks = RankShare() if options.has_user_order else find_ranks(options.rank, options.world_size, order.lanes)
     plan = BatchPlan() if options.batch_sampler is not None else _batch_plan(options, ranks)
     page_cache, cache = options.reading.page_cache, options.cache
-    source = ShardSource(groups, fields or {}, order, options.transform, on_bad, plan, page_cache, cache)
+    source = ShardSource(groups, fields or {}, order, functions, options.errors.on_error, plan, page_cache, cache)
     if not options.has_user_order:
         return source
     if len(groups) > 1:
@@ -59,7 +54,8 @@ def _dataset_source(
 ) -> DatasetSource:
     if fields is not None:
         raise SettingError("fields are for shards; a dataset's samples are used as it returns them")
-    for name in [*options.reading.changed(), *(["cache"] if options.cache is not None else [])]:
+    only_shards = {"cache": options.cache is not None, "filter": options.filter is not None, "outputs": options.outputs}
+    for name in [*options.reading.changed(), *(name for name, is_set in only_shards.items() if is_set)]:
         raise SettingError(f"{name} is for shards; a dataset reads its samples itself, in the workers")
     _check_order(options)
     in_processes = choose_executor(options.engine) == "process"

@@ -10,6 +10,7 @@ from penstock.data.batch.slab_pool import SlabPool
 from penstock.data.device.device_stage import DevicePlan
 from penstock.data.device.static_buffers import StaticBuffers
 from penstock.data.device.transfer import Transfer, check_device, choose_transfer
+from penstock.data.order.ranks import find_ranks
 from penstock.data.sources.base import Source
 from penstock.engine import worker_main
 from penstock.engine.engine import Engine
@@ -71,7 +72,10 @@ def start_engine(
     try:
         slabs = SlabPool(engine.slabs.view, plan.slabs, engine.scheduler.release)
         transfer = choose_transfer(options.device, engine.slabs.view, layout.size, layout.filled_bytes, stage)
-        delivery = Delivery(layout, slabs, source, options.errors, transfer, static_buffers)
+        several_ranks = find_ranks(options.rank, options.world_size, None).world_size > 1
+        delivery = Delivery(
+            layout, slabs, source, options.errors, transfer, static_buffers, several_ranks=several_ranks
+        )
     except BaseException:
         engine.close()
         raise

@@ -29,7 +29,7 @@ from penstock.data.decode.decoder import Decoder
 from penstock.data.decode.rng import restore_global_rngs
 from penstock.data.fields import Json
 from penstock.data.read.block_source import ShardBlockSource
-from penstock.data.read.sample_index import make_sample_index
+from penstock.data.read.sample_index import WantedPart, make_sample_index
 from penstock.data.sources.map_dataset import is_dataset
 from penstock.data.sources.shards import ShardSource
 from penstock.errors import PenstockError, SampleError, SettingError
@@ -144,7 +144,7 @@ def _key_rows(source: ShardSource, function: Callable[[str], Mapping[str, Any]])
 def _part_rows(source: ShardSource, suffix: str) -> list[Any]:
     """Return the JSON part of every sample; only these parts and small gaps between them are read."""
     index = source.sample_index
-    parts = make_sample_index(index.paths, index.indexes, index.numbers, [(suffix,)])
+    parts = make_sample_index(index.paths, index.indexes, index.numbers, [WantedPart((suffix,))])
     blocks = ShardBlockSource(parts, source.order_settings.block_bytes)
     decoder = Decoder({_FIELD: Json(suffix)}, SlabLayout({}, 1), seed=0)
     try:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.contracts import BAD_SAMPLE, BatchRequest
 from penstock.core.slab_layout import PAGE, SlabLayout, SlotSpec, store_ragged
-from penstock.data.batch.delivery import Delivery
+from penstock.data.batch.delivery import SKIPPED, Delivery
 from penstock.data.batch.slab_pool import SlabPool
 from penstock.data.device.transfer import HostTransfer
 from penstock.errors import DecodeError, PenstockError, SampleError
@@ -42,11 +42,13 @@ class Names:
 class DeliveryOfThreeSlabs:
     """A delivery over three slabs, each filled with ten times its number plus the slot."""
 
-    def __init__(self, layout=LAYOUT, **errors):
+    def __init__(self, layout=LAYOUT, *, several_ranks=False, **errors):
         self.memory = bytearray(3 * layout.size)
         self.given_back = []
         self.slabs = SlabPool(memoryview(self.memory), 3, self.given_back.append)
-        self.delivery = Delivery(layout, self.slabs, Names(), ErrorOptions(**errors), HostTransfer("numpy"))
+        self.delivery = Delivery(
+            layout, self.slabs, Names(), ErrorOptions(**errors), HostTransfer("numpy"), several_ranks=several_ranks
+        )
         for slab in range(3):
             for array in layout.arrays(memoryview(self.memory), slab * layout.size).values():
                 array[:] = 10 * slab + np.arange(4)[:, None]
@@ -246,14 +248,27 @@ def test_a_spare_sample_keeps_no_slab():
     assert deliver.given_back == [1]
 
 
+def test_on_one_rank_skip_leaves_out_a_batch_without_a_good_sample(caplog):
+    deliver = DeliveryOfThreeSlabs(on_error="skip", max_bad_fraction=1)
+    assert deliver(1, [5, 6, 7], all_bad()) is SKIPPED
+    assert deliver(2, [8, 9, 10], all_bad()) is SKIPPED
+    assert caplog.text.count("a batch has no good sample: it is left out") == 1
+    assert (deliver.given_back, deliver.delivery.bad) == ([1, 2], 6)
+
+
+def test_on_several_ranks_skip_repeats_a_good_sample_in_such_a_batch(caplog):
+    deliver = DeliveryOfThreeSlabs(on_error="skip", max_bad_fraction=1, several_ranks=True)
+    deliver(0, [1, 2, 3, 4])
+    assert deliver(1, [5, 6, 7], all_bad())["__key__"] == ["k4"] * 3
+    assert "this rank repeats a good sample" in caplog.text
+
+
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
-def test_a_batch_without_a_good_sample_is_an_error_and_not_an_empty_batch(on_error):
-    deliver = DeliveryOfThreeSlabs(on_error=on_error, max_bad_fraction=1)
-    if on_error == "skip":
-        deliver(0, [1, 2, 3, 4])
+def test_without_a_good_sample_before_it_such_a_batch_is_an_error(on_error):
+    deliver = DeliveryOfThreeSlabs(on_error=on_error, max_bad_fraction=1, several_ranks=True)
     with pytest.raises(SampleError, match=r"all 3 samples of a batch are bad.*the first: reason 0") as caught:
         deliver(1, [5, 6, 7], all_bad())
-    assert (caught.value.member, "replace" in caught.value.advice) == ("k5", True)
+    assert caught.value.member == "k5"
     assert 1 in deliver.given_back
 
 

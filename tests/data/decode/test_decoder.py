@@ -15,6 +15,7 @@ from penstock.data.decode.rng import sample_rng
 from penstock.data.fields import Array, Image, Json, Label, Raw
 from penstock.data.fields.gpu_image import GpuDecodedImage
 from penstock.data.read.block_layout import NO_CRC
+from penstock.data.read.sample_index import MISSING
 from penstock.engine.worker_main import encode_result
 from penstock.errors import DecodeError, SampleError
 from penstock.shards.codecs.arrays import encode_npy
@@ -75,7 +76,7 @@ def test_only_the_slab_of_the_task_is_written():
 
 def test_the_suffix_that_a_sample_has_is_passed_to_the_field():
     class SuffixField(Raw):
-        def decode_value(self, suffix, data):
+        def decode_value(self, suffix, data, sample):
             return suffix
 
     arena = Arena().add(0, 0, b"a", choices=[1]).add(1, 1, b"b", choices=[0])
@@ -102,7 +103,7 @@ def test_an_array_of_another_shape_is_a_bad_sample_that_names_both_shapes():
 
 def test_an_unforeseen_exception_of_a_field_is_a_bad_sample_that_names_it():
     class Broken(Raw):
-        def decode_value(self, suffix, data):
+        def decode_value(self, suffix, data, sample):
             raise ZeroDivisionError("oh")
 
     ((slot, name, error),), _ = run(Decoder({"a": Broken(".a")}, SlabLayout({}, 8), seed=0), Arena().add(3, 0, b"a"))
@@ -307,7 +308,20 @@ def test_a_jpeg_left_to_the_gpu_is_stored_in_the_slot_with_its_sizes():
     extras, _ = run(decoder, Arena().add(2, 0, jpeg), slabs=slabs)
     sizes = decoder.layout.encoded_sizes(memoryview(slabs))["image"]
     assert extras == []
-    assert sizes.tolist() == [[0, 0, 0], [0, 0, 0], [len(jpeg), 90, 120], [0, 0, 0]]
+    assert sizes.tolist() == [[0] * 8, [0] * 8, [len(jpeg), 90, 120, 0, 0, 90, 120, 0], [0] * 8]
     field.gpu_fraction.value = 0.0
     run(decoder, Arena().add(2, 1, jpeg), slabs=slabs)
     assert not sizes.any(), "the slot holds pixels now"
+
+
+def test_a_slot_of_a_missing_image_does_not_keep_the_sizes_of_the_jpeg_before():
+    image = Image(".jpg", size=(48, 64), quality="exact", decode="gpu", optional=True, fill=9)
+    layout = SlabLayout({"image": SlotSpec((3, 48, 64), "u1")}, 4, maybe_encoded=("image",))
+    decoder = Decoder({"image": GpuDecodedImage(image)}, layout, seed=0)
+    slabs = bytearray(layout.size)
+    run(decoder, Arena().add(2, 0, simplejpeg.encode_jpeg(make_image(90, 120, 1))), slabs=slabs)
+    sizes = layout.encoded_sizes(memoryview(slabs))["image"]
+    assert sizes.any()
+    _, arrays = run(decoder, Arena().add(2, 1, b"", choices=[MISSING]), slabs=slabs)
+    assert not sizes.any()
+    assert (arrays["image"][2] == 9).all()

@@ -11,7 +11,7 @@ from penstock.data.order.mix import Mix, share_by_weight
 from penstock.data.read import block_source
 from penstock.data.read.block_layout import GAP_BYTES, NO_CRC
 from penstock.data.read.block_source import MixedBlockSource, ShardBlockSource
-from penstock.data.read.sample_index import make_sample_index
+from penstock.data.read.sample_index import WantedPart, make_sample_index
 from penstock.errors import PairingError, StorageError, TarError
 from penstock.shards.index import IndexBinding
 from penstock.shards.scan import scan_shard
@@ -24,7 +24,9 @@ BLOCK_BYTES = 20_000
 def source_of(paths, wanted, block_bytes=BLOCK_BYTES):
     indexes = [scan_shard(path) for path in paths]
     complete = [np.arange(len(index)) for index in indexes]
-    sample_index = make_sample_index([str(path) for path in paths], indexes, complete, wanted)
+    sample_index = make_sample_index(
+        [str(path) for path in paths], indexes, complete, [WantedPart(suffixes) for suffixes in wanted]
+    )
     return ShardBlockSource(sample_index, block_bytes)
 
 
@@ -197,7 +199,7 @@ def test_shards_without_a_complete_sample_are_skipped(tmp_path):
     indexes = [scan_shard(path) for path in paths]
     complete = [np.arange(0), np.arange(3), np.arange(0)]
     source = ShardBlockSource(
-        make_sample_index([str(path) for path in paths], indexes, complete, [(".cls",)]), BLOCK_BYTES
+        make_sample_index([str(path) for path in paths], indexes, complete, [WantedPart((".cls",))]), BLOCK_BYTES
     )
     assert [source.sample_index.key(sample) for sample in range(3)] == [IMAGENET.key(number) for number in (3, 4, 5)]
     assert [parts[0][0] for parts in read_parts(source, [0, 1, 2])] == [b"3", b"4", b"5"]
@@ -208,7 +210,9 @@ def test_samples_that_are_left_out_have_no_number(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=8, shards=2, scale=0.1)
     indexes = [scan_shard(path) for path in paths]
     complete = [np.array([1, 3]), np.array([0, 2, 3])]
-    source = ShardBlockSource(make_sample_index([str(path) for path in paths], indexes, complete, [(".cls",)]), 1)
+    source = ShardBlockSource(
+        make_sample_index([str(path) for path in paths], indexes, complete, [WantedPart((".cls",))]), 1
+    )
     assert len(source.sample_index) == 5
     assert [source.sample_index.key(sample) for sample in range(5)] == [
         IMAGENET.key(number) for number in (1, 3, 4, 6, 7)
@@ -277,7 +281,7 @@ def test_a_truncated_compressed_shard_is_an_error_with_shard_and_offset(tmp_path
     facts = path.stat()
     index = dataclasses.replace(index, binding=IndexBinding(facts.st_size, facts.st_mtime_ns))
     source = ShardBlockSource(
-        make_sample_index([str(path)], [index], [np.arange(12)], [("_features.npz",)]), BLOCK_BYTES
+        make_sample_index([str(path)], [index], [np.arange(12)], [WantedPart(("_features.npz",))]), BLOCK_BYTES
     )
     with pytest.raises(TarError, match="cut short") as caught:
         read_block(source, 0)
@@ -337,7 +341,10 @@ def test_rows_have_the_crc_of_parts_where_the_index_has_it(tmp_path):
     plain, packed = (scan_shard(path) for path in paths)
     packed = dataclasses.replace(packed, crcs=np.arange(packed.part_count, dtype=np.uint32) + (1 << 31))
     dataset = make_sample_index(
-        [str(path) for path in paths], [plain, packed], [np.arange(2)] * 2, [(".cls",), (".jpg",)]
+        [str(path) for path in paths],
+        [plain, packed],
+        [np.arange(2)] * 2,
+        [WantedPart((".cls",)), WantedPart((".jpg",))],
     )
     rows = ShardBlockSource(dataset, BLOCK_BYTES).task_rows(
         np.array([1, 3]), np.zeros(2, np.int64), np.zeros(2, np.int64)

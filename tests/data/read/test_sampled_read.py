@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.read.block_layout import FIRST_PART, PART_COLUMNS
-from penstock.data.read.sample_index import make_sample_index
+from penstock.data.read.sample_index import WantedPart, make_sample_index
 from penstock.data.read.sampled_read import MAX_BLOCK_READS, SampledBlockSource, SampledReadCounts
 from penstock.data.read.shard_reader import ShardReader
 from penstock.shards.scan import scan_shard
@@ -35,7 +35,10 @@ def sample_indexes(tmp_path_factory):
         paths = make_shards(folder, REID, samples=SAMPLES, shards=3, order=order, scale=0.3)
         indexes = [scan_shard(path) for path in paths]
         made[order] = make_sample_index(
-            [str(path) for path in paths], indexes, [np.arange(len(i)) for i in indexes], WANTED
+            [str(path) for path in paths],
+            indexes,
+            [np.arange(len(i)) for i in indexes],
+            [WantedPart(suffixes) for suffixes in WANTED],
         )
     return made
 

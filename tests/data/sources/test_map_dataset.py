@@ -11,7 +11,8 @@ from torch.utils.data import IterableDataset, RandomSampler, Subset, TensorDatas
 
 from penstock.core.contracts import BAD_SAMPLE, Task
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.decode.dataset_program import CollateProgram, DatasetSamples, has_getitems
+from penstock.data.decode.collate_program import CollateProgram
+from penstock.data.decode.dataset_program import DatasetSamples, has_getitems
 from penstock.data.order.batches import BatchPlan
 from penstock.data.order.sampler import SamplerOrder, SeededOrder
 from penstock.data.sources.map_dataset import DatasetSource, is_dataset

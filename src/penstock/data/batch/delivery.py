@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from penstock.core.contracts import BAD_SAMPLE, CompleteBatch
 from penstock.core.slab_layout import EncodedSizes, RaggedView, SlabLayout
 from penstock.core.stats import GpuTimes
 from penstock.core.types import Ids
+from penstock.data.batch.bad_samples import check_bad_fraction, list_bad_samples
 from penstock.data.batch.decoded_batch import (
     DecodedBatch,
     Views,
@@ -28,8 +29,10 @@ from penstock.data.sources.base import SampleNames, add_location
 from penstock.errors import PenstockError, SampleError, StorageError
 from penstock.options import ErrorOptions
 
-MIN_SAMPLES_FOR_RATE = 100
-"""Samples delivered or bad before the share of bad ones is judged."""
+log = logging.getLogger("penstock")
+
+SKIPPED = object()
+"""Delivered in place of a batch without a good sample, which the training loop does not get."""
 
 
 class Delivery:
@@ -43,13 +46,20 @@ class Delivery:
         errors: ErrorOptions,
         transfer: Transfer,
         static_buffers: StaticBuffers | None = None,
+        *,
+        several_ranks: bool = False,
     ) -> None:
+        """`several_ranks`: whether other ranks get a batch for each one of this rank, so that none may be left out."""
         self._layout = layout
         self._slabs = slabs
         self._names = names
         self._errors = errors
         self._transfer = transfer
         self._static_buffers = static_buffers
+        self._keeps_spare = errors.on_error == "replace" or (errors.on_error == "skip" and several_ranks)
+        self._leaves_out_batches = errors.on_error == "skip" and not several_ranks
+        self._warned = False
+        """Whether a batch without a good sample has been logged."""
         self.begin_epoch()
 
     @property
@@ -66,7 +76,7 @@ class Delivery:
         """Reset the counts for a new epoch."""
         self.delivered = self.bad = 0
         self._spare: DecodedBatch | None = None
-        """One good sample, kept where bad ones are replaced: for a batch that has no good sample itself."""
+        """One good sample that was delivered before, for a batch that has none itself and cannot be left out."""
 
     def batch_requested(self) -> None:
         """Note that the training loop asks for its next batch."""
@@ -78,6 +88,7 @@ class Delivery:
 
     def send(self, complete: CompleteBatch) -> Any:
         """Handle bad samples, and start to move the batch to the device. The result is for `deliver`."""
+        requested = len(complete.request.samples)
         views, encoded_sizes = self._views(complete), self._encoded_sizes(complete)
         failures = {slot: error for slot, name, error in complete.extras if name == BAD_SAMPLE}
         if failures:
@@ -91,19 +102,24 @@ class Delivery:
             batch = decoded_batch(complete, views, encoded_sizes, give_back)
         else:
             batch = decoded_batch(complete, self._slabs.lend(complete.slab, views), encoded_sizes)
-        requested = len(complete.request.samples)
-        if self._errors.on_error == "replace" and requested:
-            self._spare = batch.take([requested - 1])
         self.delivered += requested - len(failures)
         self.bad += len(failures)
+        if batch is None:
+            return SKIPPED
+        if self._keeps_spare and len(batch.samples):
+            self._spare = batch.take([len(batch.samples) - 1])
         return self._transfer.send(batch)
 
     def deliver(self, sent: Any) -> Any:
-        """Return a batch that was sent, as the training loop gets it."""
+        """Return a batch that was sent, as the training loop gets it; SKIPPED if it has no good sample."""
+        if sent is SKIPPED:
+            return SKIPPED
         batch = self._transfer.receive(sent)
         tensors, lists, samples = batch.tensors, batch.lists, batch.samples
         if batch.failures:
             slots = self._slots_after_gpu_failures(batch.failures, samples)
+            if not slots:
+                return SKIPPED
             tensors = {name: tensor[slots] for name, tensor in tensors.items()}
             lists, samples = take_slots(lists, slots), samples[slots]
         if self._static_buffers is not None:
@@ -136,19 +152,33 @@ class Delivery:
         count = len(complete.request.samples)
         return only_encoded({name: sizes[:count].copy() for name, sizes in found.items()})
 
-    def _without_bad(self, failures: Mapping[int, Exception], batch: DecodedBatch) -> DecodedBatch:
-        """Return the batch to deliver instead of one with bad samples."""
+    def _without_bad(self, failures: Mapping[int, Exception], batch: DecodedBatch) -> DecodedBatch | None:
+        """Return the batch to deliver instead of one with bad samples; None if it is left out."""
         errors = self._located(failures, batch.samples)
         self._check_rate(len(failures), len(batch.samples), errors[0])
         slots = self._slots_to_deliver(failures, len(batch.samples))
-        if not slots and self._spare is not None:
-            return self._spare.take([0] * len(batch.samples))
-        if not slots:
+        if slots:
+            return batch.take(slots)
+        if self._leaves_out_batches:
+            self._warn("it is left out", errors[0])
+            return None
+        if self._spare is None:
             raise _all_bad(len(batch.samples), errors[0])
-        return batch.take(slots)
+        if self._errors.on_error == "skip":
+            self._warn("the other ranks have a batch, so this rank repeats a good sample", errors[0])
+        return self._spare.take([0] * len(batch.samples))
+
+    def _warn(self, outcome: str, example: PenstockError) -> None:
+        """Log the first batch without a good sample."""
+        if not self._warned:
+            self._warned = True
+            log.warning("a batch has no good sample: %s. The first bad one: %s", outcome, example)
 
     def _slots_after_gpu_failures(self, failures: Mapping[int, Exception], samples: Ids) -> list[int]:
-        """Return the slots to deliver of a batch with images that failed on the GPU, after being counted as good."""
+        """Return the slots to deliver of a batch with images that failed on the GPU, after being counted as good.
+
+        No slots mean that the batch is left out.
+        """
         errors = self._located(failures, samples)
         bad = len(np.unique(samples[list(failures)]))  # a sample that also replaces another one may fail in both slots
         self.delivered -= bad
@@ -156,7 +186,9 @@ class Delivery:
         self.bad += bad
         slots = self._slots_to_deliver(failures, len(samples))
         if not slots:
-            raise _all_bad(len(samples), errors[0])
+            if not self._leaves_out_batches:
+                raise _all_bad(len(samples), errors[0])
+            self._warn("it is left out", errors[0])
         return slots
 
     def _located(self, failures: Mapping[int, Exception], samples: Ids) -> list[PenstockError]:
@@ -168,7 +200,7 @@ class Delivery:
         for error in errors:
             if isinstance(error, StorageError):  # of a worker that reads itself
                 raise error
-        self._write_bad_samples(errors)
+        list_bad_samples(errors, self._errors)
         if self._errors.on_error == "raise":
             raise errors[0]
         return errors
@@ -184,30 +216,14 @@ class Delivery:
 
     def _check_rate(self, bad: int, count: int, example: PenstockError) -> None:
         """Raise an error if too many samples are bad, with `bad` of `count` that are not counted yet."""
-        total_bad, total = self.bad + bad, self.bad + self.delivered + count
-        if total >= MIN_SAMPLES_FOR_RATE and total_bad > self._errors.max_bad_fraction * total:
-            raise SampleError(
-                f"{total_bad} of {total} samples are bad, more than the {self._errors.max_bad_fraction:.1%} allowed; "
-                f"the last: {example.reason}",
-                shard=example.shard,
-                member=example.member,
-                offset=example.offset,
-                stage="deliver",
-                advice="Run 'penstock shards check --decode', or raise max_bad_fraction",
-            )
-
-    def _write_bad_samples(self, errors: Sequence[PenstockError]) -> None:
-        if self._errors.bad_samples_path is not None:
-            with open(self._errors.bad_samples_path, "ab") as file:
-                for error in errors:
-                    file.write(msgspec.json.encode({**error.where(), "reason": error.reason}) + b"\n")
+        check_bad_fraction(self.bad + bad, self.bad + self.delivered + count, example, self._errors)
 
 
 def _all_bad(count: int, example: PenstockError) -> SampleError:
     """Return the error for a batch without a good sample.
 
-    An empty batch is not delivered, because hardly any training step works with one. Leaving the batch out is no
-    alternative either: this rank would have fewer batches than the others.
+    An empty batch is not delivered, because hardly any training step works with one. The batch cannot be left out if
+    other ranks have one, and there is no good sample yet that could be repeated.
     """
     return SampleError(
         f"all {count} samples of a batch are bad, so there is nothing to deliver; the first: {example.reason}",
@@ -215,5 +231,5 @@ def _all_bad(count: int, example: PenstockError) -> SampleError:
         member=example.member,
         offset=example.offset,
         stage="deliver",
-        advice='Use on_error="replace", which repeats a good sample delivered before, or larger batches',
+        advice="Use larger batches, or leave these samples out",
     )

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.types import TENSOR_DTYPES
+from penstock.errors import SampleError
+
 ROOT = "sample"
-_SHARED_DTYPES = frozenset(np.dtype(code).str for code in "?BHILbhilqQefdFD")
-"""The dtypes that both numpy and torch have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,17 @@ class Leaf:
         return f"{self.torch_dtype or self.array.dtype}{list(self.array.shape)}"
 
 
+def collated_batch(values: Mapping[str, Any], samples: Sized) -> Any:
+    """Return the batch that a collate_fn has made; an error if it had no good sample."""
+    if not len(samples):
+        raise SampleError("every sample of a batch is bad: collate_fn has nothing to work on", stage="collate")
+    return values[ROOT][0]
+
+
 def as_leaf(value: Any) -> Leaf | None:
     """Return the value as an array, if torch would make a tensor of it. Torch is used if loaded, but never imported."""
     if isinstance(value, np.ndarray | np.generic):
-        return Leaf(np.asarray(value)) if value.dtype.str in _SHARED_DTYPES else None
+        return Leaf(np.asarray(value)) if value.dtype in TENSOR_DTYPES else None
     if isinstance(value, bool | int | float):
         kind = bool if isinstance(value, bool) else np.int64 if isinstance(value, int) else np.float64
         return Leaf(np.asarray(value, kind))

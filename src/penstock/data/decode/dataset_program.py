@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from penstock.core.contracts import BAD_SAMPLE, Extras, Task, TaskRunner
 from penstock.core.slab_layout import SlabLayout
 from penstock.core.types import Arrays
-from penstock.data.batch.decoded_batch import replacement_slots
-from penstock.data.batch.pytree import ROOT, as_leaf, flatten
+from penstock.data.batch.pytree import as_leaf, flatten
+from penstock.data.decode.collate_program import attempt
 from penstock.data.decode.rng import sample_rng, seed_global_rngs
 from penstock.errors import PenstockError, SampleError
 
@@ -36,10 +34,14 @@ class DatasetSamples:
         """Return an iterator over the samples, with a SampleError in the place of a sample that failed."""
         several = self._fetch_together(indices, epoch)
         if several is None:
-            return (_attempt(self.one, index, epoch) for index in indices)
+            return (attempt(self.one, index, epoch) for index in indices)
         return (
-            _attempt(self._transformed, sample, index, epoch) for sample, index in zip(several, indices, strict=True)
+            attempt(self._transformed, sample, index, epoch) for sample, index in zip(several, indices, strict=True)
         )
+
+    def start(self, arena: memoryview) -> Callable[[Task], list[Any]]:
+        """Return a function that makes the samples of a task, for `CollateProgram`."""
+        return lambda task: list(self.fetch(task.rows[:, 1].tolist(), task.epoch))
 
     def one(self, index: int, epoch: int) -> Any:
         """Return one sample; the user's code may raise anything."""
@@ -94,7 +96,7 @@ class DatasetProgram:
             slots, indices = task.rows.T.tolist()
             extras: Extras = []
             for slot, sample in zip(slots, self.samples.fetch(indices, task.epoch), strict=True):
-                stored = sample if isinstance(sample, PenstockError) else _attempt(self._store, slot, sample, arrays)
+                stored = sample if isinstance(sample, PenstockError) else attempt(self._store, slot, sample, arrays)
                 extras += [(slot, BAD_SAMPLE, stored)] if isinstance(stored, PenstockError) else stored
             return extras
 
@@ -119,54 +121,9 @@ class DatasetProgram:
         return extras
 
 
-@dataclass(frozen=True)
-class CollateProgram:
-    """The worker program for datasets with a collate_fn of the user, which makes whole batches."""
-
-    samples: DatasetSamples
-    collate_fn: Callable[[list[Any]], Any]
-    on_error: Literal["raise", "skip", "replace"]
-
-    def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
-        """Return a function that makes a task's batch, and returns it as an extra of the first good slot."""
-
-        def run(task: Task) -> Extras:
-            slots, indices = task.rows.T.tolist()
-            samples = list(self.samples.fetch(indices, task.epoch))
-            bad: Extras = [
-                (slot, BAD_SAMPLE, s) for slot, s in zip(slots, samples, strict=True) if isinstance(s, PenstockError)
-            ]
-            good = [position for position, sample in enumerate(samples) if not isinstance(sample, PenstockError)]
-            if not good or (bad and self.on_error == "raise"):
-                return bad
-            used = good if self.on_error == "skip" else replacement_slots(good, len(samples))
-            batch = _attempt(self.collate_fn, [samples[position] for position in used], stage="collate")
-            if isinstance(batch, PenstockError):
-                # Each sample gets an error of its own, to which its location is added.
-                return bad + [(slots[position], BAD_SAMPLE, copy(batch)) for position in good]
-            return [*bad, (slots[good[0]], ROOT, batch)]
-
-        return run
-
-
 _ADVICE = "Give every sample one shape, or a collate_fn that makes a batch of them"
 
 
 def _different_leaves(expected: Mapping[str, str], found: Mapping[str, Any]) -> str:
     missing, new = (sorted(a.keys() - b.keys()) for a, b in ((expected, found), (found, expected)))
     return f"{missing[0]} is missing, which the first sample had" if missing else f"the first sample had no {new[0]}"
-
-
-def _attempt(call: Callable[..., Any], *arguments: Any, stage: str = "dataset") -> Any:
-    """Call the user's code and return its result, or its error as a SampleError.
-
-    The error's traceback becomes a note: the error itself may not be picklable.
-    """
-    try:
-        return call(*arguments)
-    except PenstockError as error:
-        return error
-    except (Exception, SystemExit) as error:
-        sample_error = SampleError(f"{type(error).__name__}: {error}", stage=stage)
-        sample_error.add_note(traceback.format_exc())
-        return sample_error

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+import traceback
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -12,26 +15,41 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import BAD_SAMPLE, Extras, Task, TaskRunner
 from penstock.core.slab_layout import EncodedSizes, RaggedBuffer, SlabLayout, store_ragged
-from penstock.data.decode.rng import sample_rng
+from penstock.core.types import Ids
+from penstock.data.decode.rng import sample_rng, uniform_draws
 from penstock.data.fields.array import Array
-from penstock.data.fields.base import NOT_ENCODED, Field
+from penstock.data.fields.base import (
+    NOT_ENCODED,
+    Field,
+    SampleContext,
+    fields_with_parts,
+    has_fixed_shape,
+    write_slot,
+)
 from penstock.data.read.block_layout import FIRST_PART, PART_COLUMNS
 from penstock.data.read.checksum import check_crc
 from penstock.data.read.page_cache_read import PageCacheFiles
+from penstock.data.read.sample_index import MISSING
 from penstock.errors import PenstockError, SampleError
 
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
+CollateFunction = Callable[[list[Any]], Any]
+KEY, GEOMETRY = "__key__", "__geometry__"
+"""Names under which a transform finds the sample's key, and the geometry of each image. It cannot change them."""
 
 
 class _Column(NamedTuple):
     """A field with its properties, which some fields compute anew at each access."""
 
-    start: int
-    """Column of a row at which its part begins."""
+    start: int | None
+    """Column of a row at which its part begins; None for a field that reads no part."""
     name: str
     field: Field
     suffixes: tuple[str, ...]
     fixed_shape: bool
+    random_numbers: int
+    keeps_geometry: bool
+    """Whether other fields or the transform need the geometry of its image."""
 
 
 class _SlabViews(NamedTuple):
@@ -73,11 +91,23 @@ class _PartBytes(NamedTuple):
         return field.read_into(suffix, length, slot, lambda buffers: files.fill(offset, buffers, crc32))
 
 
+class _SampleDraws(NamedTuple):
+    """The random numbers of one sample of a task."""
+
+    by_field: Mapping[str, list[list[float]]]
+    number: int
+    """The sample's number in its task."""
+
+    def of(self, name: str) -> Sequence[float]:
+        """Return the numbers of a field."""
+        return self.by_field[name][self.number]
+
+
 @dataclass(frozen=True)
 class Decoder:
     """The worker program for shards. Picklable, and the same for every worker, process or thread.
 
-    Field i is read from the row's part i.
+    The i-th field that reads a part is read from the row's part i.
     """
 
     fields: Mapping[str, Field]
@@ -86,6 +116,8 @@ class Decoder:
     transform: Transform | None = None
     files: PageCacheFiles | None = None
     """The files in which workers read the parts that are not in the arena."""
+    key_columns: int = 0
+    """Columns at the end of each row that hold the sample's key, for the transform."""
 
     def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
         """Return a function that decodes a task's samples into their slab."""
@@ -98,10 +130,11 @@ class Decoder:
             slab = _SlabViews(
                 layout.arrays(slabs, start), layout.ragged_buffers(slabs, start), layout.encoded_sizes(slabs, start)
             )
+            draws = self._draws(task.epoch, task.rows[:, 1])
             extras: Extras = []
-            for row in task.rows.tolist():
+            for number, row in enumerate(task.rows.tolist()):
                 try:
-                    decode(row, task.epoch, parts, slab, extras)
+                    decode(row, _SampleDraws(draws, number), task.epoch, parts, slab, extras)
                 except PenstockError as error:
                     extras.append((row[0], BAD_SAMPLE, error))
             return extras
@@ -110,33 +143,71 @@ class Decoder:
 
     @cached_property
     def _columns(self) -> tuple[_Column, ...]:
+        """The fields in the order in which they are decoded: after the image that they are `like`."""
+        starts = {
+            name: FIRST_PART + number * PART_COLUMNS for number, name in enumerate(fields_with_parts(self.fields))
+        }
+        linked = {field.like for field in self.fields.values()}
+        names = sorted(self.fields, key=lambda name: self.fields[name].like is not None)
         return tuple(
-            _Column(FIRST_PART + number * PART_COLUMNS, name, field, field.suffixes, field.fixed_shape)
-            for number, (name, field) in enumerate(self.fields.items())
+            _Column(
+                starts.get(name),
+                name,
+                self.fields[name],
+                self.fields[name].suffixes,
+                has_fixed_shape(self.fields, name),
+                self.fields[name].random_numbers,
+                self.fields[name].has_geometry and (name in linked or self.transform is not None),
+            )
+            for name in names
         )
 
+    def _draws(self, epoch: int, samples: Ids) -> dict[str, list[list[float]]]:
+        """Return the random numbers of each field that uses some, for all samples of a task at once."""
+        return {
+            column.name: uniform_draws(
+                self.seed ^ zlib.crc32(column.name.encode()), epoch, samples, column.random_numbers
+            ).tolist()
+            for column in self._columns
+            if column.random_numbers
+        }
+
     def _decode_into_slab(
-        self, row: list[int], epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras
+        self, row: list[int], draws: _SampleDraws, epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras
     ) -> None:
         slot = row[0]
+        sample = SampleContext()
         with _ErrorContext("decode") as context:
-            for start, name, field, suffixes, fixed_shape in self._columns:
-                context.suffix = suffix = suffixes[row[start + 2]]
-                if not fixed_shape:
-                    slab.store(slot, name, field.decode_value(suffix, parts.find(row, start)), extras)
-                    continue
-                target = slab.arrays[name][slot, ...]
-                if isinstance(field, Array) and parts.read_into(row, start, field, suffix, target):
-                    continue
-                encoded = field.decode_into(suffix, parts.find(row, start), target)
-                encoded_sizes = slab.encoded_sizes.get(name)
-                if encoded_sizes is not None:
-                    encoded_sizes[slot] = encoded or NOT_ENCODED
+            for column in self._columns:
+                start, name, field = column.start, column.name, column.field
+                if column.random_numbers:
+                    sample.draws = draws.of(name)
+                encoded = None
+                if start is None or row[start + 2] == MISSING:
+                    context.suffix = None
+                    value = self._value_without_part(column, sample)
+                    if column.fixed_shape:
+                        write_slot(value, slab.arrays[name][slot, ...])
+                    else:
+                        slab.store(slot, name, value, extras)
+                elif not column.fixed_shape:
+                    context.suffix = suffix = column.suffixes[row[start + 2]]
+                    slab.store(slot, name, field.decode_value(suffix, parts.find(row, start), sample), extras)
+                else:
+                    context.suffix = suffix = column.suffixes[row[start + 2]]
+                    target = slab.arrays[name][slot, ...]
+                    if isinstance(field, Array) and parts.read_into(row, start, field, suffix, target):
+                        continue
+                    encoded = field.decode_into(suffix, parts.find(row, start), target, sample)
+                if name in slab.encoded_sizes:  # in any case: the slot may hold the note of an earlier sample
+                    slab.encoded_sizes[name][slot] = encoded or NOT_ENCODED
+                if column.keeps_geometry and sample.geometry is not None:
+                    sample.geometries[name] = sample.geometry
 
     def _transform_into_slab(
-        self, row: list[int], epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras
+        self, row: list[int], draws: _SampleDraws, epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras
     ) -> None:
-        values = self._sample(row, epoch, parts)
+        values = self._sample(row, draws, epoch, parts)
         with _ErrorContext("transform"):
             self._store(values, row[0], slab, extras)
 
@@ -149,7 +220,7 @@ class Decoder:
                 slab.store(slot, name, value, extras)
                 continue
             array, target = np.asarray(value), slab.arrays[name][slot, ...]
-            if array.shape != target.shape or array.dtype != target.dtype:
+            if array.shape != target.shape or array.dtype.newbyteorder("=") != target.dtype:
                 raise SampleError(
                     f"transform gave {name!r} as {array.dtype}{list(array.shape)} "
                     f"where {target.dtype}{list(target.shape)} is expected",
@@ -157,27 +228,83 @@ class Decoder:
                 )
             target[...] = array
 
+    def start_samples(self, arena: memoryview) -> Callable[[Task], list[Any]]:
+        """Return a function that decodes a task's samples into dicts, for a collate_fn of the user."""
+        parts = _PartBytes(arena, self.files)
+
+        def run(task: Task) -> list[Any]:
+            draws = self._draws(task.epoch, task.rows[:, 1])
+            samples: list[Any] = []
+            for number, row in enumerate(task.rows.tolist()):
+                try:
+                    values = self._sample(row, _SampleDraws(draws, number), task.epoch, parts)
+                    samples.append({**values, KEY: self._key(row)})
+                except PenstockError as error:
+                    samples.append(error)
+            return samples
+
+        return run
+
     def sample(self, row: list[int], epoch: int, arena: memoryview) -> dict[str, Any]:
         """Return one sample in memory of its own: all fields, or what the transform makes of them."""
-        return self._sample(row, epoch, _PartBytes(arena, None))
+        draws = self._draws(epoch, np.array(row[1:2], np.int64))
+        return self._sample(row, _SampleDraws(draws, 0), epoch, _PartBytes(arena, None))
 
-    def _sample(self, row: list[int], epoch: int, parts: _PartBytes) -> dict[str, Any]:
-        values = self._decoded_fields(row, parts)
+    def _sample(self, row: list[int], draws: _SampleDraws, epoch: int, parts: _PartBytes) -> dict[str, Any]:
+        sample = SampleContext()
+        values = self._decoded_fields(row, draws, sample, parts)
         if self.transform is None:
             return values
+        declared = {GEOMETRY: values[GEOMETRY]} if GEOMETRY in values else {}
+        values[KEY] = self._key(row)
+        values[GEOMETRY] = sample.geometries
         with _ErrorContext("transform"):
             transformed = self.transform(values, sample_rng(self.seed, epoch, row[1]))
-        if not isinstance(transformed, dict):
-            raise SampleError(f"transform gave {type(transformed).__name__}, not a dict", stage="transform")
-        return transformed
+            if not isinstance(transformed, dict):
+                raise SampleError(f"transform gave {type(transformed).__name__}, not a dict", stage="transform")
+            made = {name: _as_array(value) for name, value in transformed.items() if name not in (KEY, GEOMETRY)}
+        return made | declared
 
-    def _decoded_fields(self, row: list[int], parts: _PartBytes) -> dict[str, Any]:
-        values = {}
+    def _decoded_fields(
+        self, row: list[int], draws: _SampleDraws, sample: SampleContext, parts: _PartBytes
+    ) -> dict[str, Any]:
+        values: dict[str, Any] = dict.fromkeys(self.fields)
         with _ErrorContext("decode") as context:
-            for start, name, field, suffixes, _ in self._columns:
-                context.suffix = suffix = suffixes[row[start + 2]]
-                values[name] = field.decode_value(suffix, parts.find(row, start))
+            for column in self._columns:
+                start = column.start
+                if column.random_numbers:
+                    sample.draws = draws.of(column.name)
+                if start is None or row[start + 2] == MISSING:
+                    context.suffix = None
+                    values[column.name] = self._value_without_part(column, sample)
+                else:
+                    context.suffix = suffix = column.suffixes[row[start + 2]]
+                    values[column.name] = column.field.decode_value(suffix, parts.find(row, start), sample)
+                if column.keeps_geometry and sample.geometry is not None:
+                    sample.geometries[column.name] = sample.geometry
         return values
+
+    def _value_without_part(self, column: _Column, sample: SampleContext) -> Any:
+        """Return the value of a field that reads no part, or of an optional field whose part the sample lacks."""
+        if column.start is None:
+            return column.field.decode_value("", memoryview(b""), sample)
+        return column.field.missing_value(sample)
+
+    def _key(self, row: list[int]) -> str:
+        """Return the sample's key, which is in the last columns of the row."""
+        columns = row[len(row) - self.key_columns :]
+        return np.array(columns, "<i8").tobytes().rstrip(b"\0").decode()
+
+
+@dataclass(frozen=True)
+class DecodedSamples:
+    """The samples of shards for `CollateProgram`: a dict each, with the key."""
+
+    decoder: Decoder
+
+    def start(self, arena: memoryview) -> Callable[[Task], list[Any]]:
+        """Return a function that decodes a task's samples."""
+        return self.decoder.start_samples(arena)
 
 
 class _ErrorContext:
@@ -195,5 +322,16 @@ class _ErrorContext:
         if isinstance(error, PenstockError):
             error.at(member=self.suffix if error.shard is None else None, stage=self.stage)  # else it is the shard's
         elif isinstance(error, Exception | SystemExit):  # of a transform, or an unforeseen one of a decoder
-            reason = f"{type(error).__name__}: {error}"
-            raise SampleError(reason, member=self.suffix, stage=self.stage) from error
+            located = SampleError(f"{type(error).__name__}: {error}", member=self.suffix, stage=self.stage)
+            located.add_note("".join(traceback.format_exception(error)).rstrip())  # sent from a worker, unlike a cause
+            raise located from error
+
+
+def _as_array(value: Any) -> Any:
+    """Return a number or a tensor that a transform has made as an array; anything else is returned as it is."""
+    if isinstance(value, bool | int | float):
+        return np.asarray(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    return value

@@ -15,11 +15,21 @@ from penstock.core.types import Floats, Ids
 _FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd numbers without any other common structure."""
 _WORD = (1 << 64) - 1
+_OF_A_BATCH = 1
+"""Seeds the generator of a batch in addition, so that it differs from the one of the batch's first sample."""
 
 
 def sample_rng(seed: int, epoch: int, sample: int) -> np.random.Generator:
     """Return a sample's own generator, to be passed to a transform: the same in any worker."""
     return np.random.Generator(np.random.PCG64([seed, epoch, sample]))
+
+
+def batch_rng(seed: int, epoch: int, samples: Ids) -> np.random.Generator:
+    """Return a generator for a batch of these samples, to be passed to a batch_transform.
+
+    Its first sample seeds it, so that it does not depend on the process; no other batch of the epoch begins with it.
+    """
+    return np.random.Generator(np.random.PCG64([seed, epoch, *samples[:1].tolist(), _OF_A_BATCH]))
 
 
 def seed_global_rngs(seed: int, epoch: int, sample: int) -> None:

@@ -10,7 +10,7 @@ world_size − 1 samples are added, and they are counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -53,6 +53,11 @@ class BatchPlan:
         batches = rank_batches(order, position, self.batch_size, self.ranks, self.drop_last)
         for number, samples in enumerate(batches, 1):
             yield BatchRequest(epoch, samples, min(len(order), position + number * step_samples))
+
+
+def one_worker_request(request: BatchRequest) -> BatchRequest:
+    """Return the same request, to be made by one worker, because only a collate_fn knows how samples are combined."""
+    return replace(request, one_worker=True)
 
 
 def count_steps(samples: int, batch_size: int, world_size: int, drop_last: bool) -> StepCount:

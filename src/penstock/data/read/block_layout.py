@@ -4,9 +4,9 @@ A block holds the wanted parts of its samples. Parts that lie close together in 
 gap between them.
 
 A row describes one sample, as int64 columns: its slot in the slab, the number that seeds its random draws, and for each
-field, in order, PART_COLUMNS columns: the part's offset in the arena, its length in bytes, which of the field's
-suffixes it has, and its CRC32. A negative offset says that the worker reads the part itself; it is then
-~(shard << SHARD_BITS | offset in the shard).
+field that reads a part, in order, PART_COLUMNS columns: the part's offset in the arena, its length in bytes, which of
+the field's suffixes it has (MISSING if the sample lacks the part), and its CRC32. A negative offset says that the
+worker reads the part itself; it is then ~(shard << SHARD_BITS | offset in the shard).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.core.slab_layout import PAGE, round_up_to_page
 from penstock.core.types import Ids
-from penstock.data.read.sample_index import SampleIndex
+from penstock.data.read.sample_index import MISSING, SampleIndex
 
 FIRST_PART = 2
 """Column of a row at which the first part's columns begin."""
@@ -87,6 +87,7 @@ def part_rows(sample_index: SampleIndex, shard: int, numbers: Ids) -> Ids:
     offsets, lengths, choices, crcs = (rows[:, FIRST_PART + column :: PART_COLUMNS] for column in range(PART_COLUMNS))
     offsets[:], lengths[:] = index.offsets[parts], index.lengths[parts]
     choices[:] = sample_index.choices[shard][numbers]
+    lengths[choices == MISSING] = 0
     crcs[:] = NO_CRC if index.crcs is None else index.crcs[parts]
     return rows
 

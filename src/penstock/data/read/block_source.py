@@ -95,7 +95,7 @@ class ShardBlockSource(WorkerReadable):
             rows[in_arena] = self._rows.take(samples[in_arena])
         rows[:, 0] = slots
         rows[:, FIRST_PART::PART_COLUMNS] += np.where(in_arena, block_starts, 0)[:, None]
-        return rows
+        return self.sample_index.with_keys(rows, samples)
 
     def read_block(self, block: int, into: memoryview) -> int:
         """Read the block's extents into the arena, and return the bytes read."""

@@ -310,7 +310,7 @@ class SampledBlockSource(WorkerReadable):
             rows[position] = self._blocks[block].rows[row]
         rows[:, 0] = slots
         rows[:, FIRST_PART::PART_COLUMNS] += np.where(block_starts != NO_BLOCK_START, block_starts, 0)[:, None]
-        return rows
+        return self.sample_index.with_keys(rows, self.sample_numbers(samples))
 
     def close(self) -> None:
         """Close the shards."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +55,16 @@ class Source(SampleNames, Protocol):
     @property
     def block_source(self) -> BlockSource:
         """The block source in which the engine finds the bytes of the samples."""
+        ...
+
+    @property
+    def incomplete(self) -> Sequence[PenstockError]:
+        """This rank's share of the samples that are not in the order, because they lack a part; an error for each."""
+        ...
+
+    @property
+    def filtered(self) -> int:
+        """Samples that a filter of the user has rejected."""
         ...
 
     @property

@@ -15,12 +15,14 @@ import numpy as np
 from penstock.core.contracts import NO_BLOCK, BatchRequest, EpochRequest, WorkerProgram
 from penstock.core.slab_layout import SlabLayout, SlotSpec
 from penstock.core.types import Ids
-from penstock.data.batch.pytree import ROOT, as_leaf, flatten, skeleton, unflatten
-from penstock.data.decode.dataset_program import CollateProgram, DatasetProgram, DatasetSamples
+from penstock.data.batch.pytree import as_leaf, collated_batch, flatten, skeleton, unflatten
+from penstock.data.decode.collate_program import CollateProgram
+from penstock.data.decode.dataset_program import DatasetProgram, DatasetSamples
 from penstock.data.decode.rng import restore_global_rngs
+from penstock.data.order.batches import one_worker_request
 from penstock.data.order.sampler import BatchOrder, SeededOrder
 from penstock.data.sources.base import ReadSizes, add_location
-from penstock.errors import PenstockError, SampleError, SettingError
+from penstock.errors import PenstockError, SettingError
 
 OnError = Literal["raise", "skip", "replace"]
 NO_SAMPLES: Ids = np.zeros(0, np.int64)
@@ -80,6 +82,8 @@ class DatasetSource:
     """A map-style dataset and the order of its samples. Batches contain what the samples contain, without keys."""
 
     runs_user_code = True
+    incomplete: Sequence[PenstockError] = ()
+    filtered = 0
 
     def __init__(
         self,
@@ -122,7 +126,7 @@ class DatasetSource:
         self._first = first.samples
         batches: Iterator[BatchRequest] = chain([first], requests)
         if self._collate_fn is not None:
-            batches = (replace(request, one_worker=True) for request in batches)
+            batches = map(one_worker_request, batches)
         return EpochRequest(batches, NO_SAMPLES.item)
 
     def read_sizes(self) -> ReadSizes:
@@ -170,9 +174,7 @@ class DatasetSource:
     def assemble(self, values: dict[str, Any], samples: Ids) -> Any:
         """Return the leaves put together as in the samples, or the batch that collate_fn made."""
         if self._collate_fn is not None:
-            if not len(samples):
-                raise SampleError("every sample of a batch is bad: collate_fn has nothing to work on", stage="collate")
-            return values[ROOT][0]
+            return collated_batch(values, samples)
         assert self._structure is not None
         leaves = {name: values.get(name, []) for name in self._structure.leaves}
         for name, dtype in self._structure.torch_dtypes.items():

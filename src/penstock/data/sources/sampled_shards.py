@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from penstock.data.order.sampler import BatchOrder
 from penstock.data.read.sampled_read import MAX_BLOCK_READS, SampledBlockSource, SampledReadCounts
 from penstock.data.sources.base import ReadSizes
 from penstock.data.sources.shards import BATCHES_IN_MEMORY, ShardSource
+from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock")
 
@@ -40,6 +41,16 @@ class SampledShardSource:
         """The counts when this epoch began."""
         self._all_drawn = False
         """Whether the sampler has given all batches of this epoch."""
+
+    @property
+    def incomplete(self) -> Sequence[PenstockError]:
+        """The samples that lack a part."""
+        return self._shards.incomplete
+
+    @property
+    def filtered(self) -> int:
+        """Samples that a filter of the user has rejected."""
+        return self._shards.filtered
 
     @property
     def runs_user_code(self) -> bool:
@@ -76,7 +87,8 @@ class SampledShardSource:
         for request in requests:
             begin = request.end - len(request.samples)
             picks = self.block_source.add_batch(request.samples, begin)
-            yield replace(request, samples=picks, rng_ids=np.arange(begin, request.end))
+            one_worker = self._shards.functions.collate_fn is not None
+            yield replace(request, samples=picks, rng_ids=np.arange(begin, request.end), one_worker=one_worker)
         self._all_drawn = True
 
     def read_sizes(self) -> ReadSizes:
@@ -92,13 +104,13 @@ class SampledShardSource:
 
     def worker_program(self, layout: SlabLayout) -> WorkerProgram:
         """Return what workers run."""
-        return replace(self._shards.worker_program(layout), files=self.block_source.worker_files())
+        return self._shards.worker_program_with(self.block_source.worker_files(), layout)
 
     def location(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
         """Return shard, member and offset of that part of a pick."""
         return self._shards.location(int(self.block_source.sample_numbers(np.array([sample]))[0]), suffix)
 
-    def assemble(self, values: dict[str, Any], samples: Ids) -> dict[str, Any]:
+    def assemble(self, values: dict[str, Any], samples: Ids) -> Any:
         """Return the fields and the samples' keys, and note that these picks are delivered."""
         batch = self._shards.assemble(values, self.block_source.sample_numbers(samples))
         self.block_source.mark_delivered(samples)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, Literal
@@ -14,23 +15,27 @@ import numpy as np
 
 from penstock.core.contracts import BatchRequest, EpochRequest
 from penstock.core.slab_layout import SlabLayout, SlotSpec
-from penstock.core.types import Ids
-from penstock.data.decode.decoder import Decoder, Transform
-from penstock.data.fields.base import Field
+from penstock.core.types import TENSOR_DTYPES, Ids
+from penstock.data.batch.pytree import collated_batch
+from penstock.data.decode.collate_program import CollateProgram
+from penstock.data.decode.decoder import CollateFunction, DecodedSamples, Decoder, Transform
+from penstock.data.fields.array import bfloat16_fields
+from penstock.data.fields.base import Field, check_likes, fields_with_parts, has_fixed_shape
 from penstock.data.fields.gpu_image import GpuDecodedImage
-from penstock.data.order.batches import BatchPlan
+from penstock.data.order.batches import BatchPlan, one_worker_request
 from penstock.data.order.blocks import BlockTable
 from penstock.data.order.mix import Mix, share_by_weight
 from penstock.data.order.shuffle import epoch_order
 from penstock.data.read.block_source import MixedBlockSource, ShardBlockSource
-from penstock.data.read.sample_index import SampleIndex, make_sample_index
+from penstock.data.read.page_cache_read import PageCacheFiles
+from penstock.data.read.sample_index import SampleIndex, SampleInfo, WantedPart, make_sample_index
 from penstock.data.sources.base import ReadSizes, add_location
 from penstock.data.sources.shard_groups import ShardGroup, weights_text
 from penstock.errors import PenstockError, SampleError, SettingError, ShardError
-from penstock.options import BLOCK_BYTES, CacheOptions
+from penstock.options import BLOCK_BYTES, CacheOptions, ErrorPolicy
 from penstock.shards.index import ShardIndex
 from penstock.shards.scan import index_shards
-from penstock.shards.validate import ShardProblem, complete_samples
+from penstock.shards.validate import check_samples, complete_samples
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.page_cache import fits_in_page_cache
 
@@ -65,6 +70,27 @@ class OrderSettings:
             raise SettingError(f"max_samples={self.max_samples} leaves nothing to deliver")
 
 
+Outputs = Mapping[str, tuple[Sequence[int], str] | Literal["ragged"]]
+"""Shape and dtype of what a transform returns, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFunctions:
+    """The user's functions that work on samples of shards."""
+
+    transform: Transform | None = None
+    outputs: Outputs = field(default_factory=dict)
+    """Shape and dtype, or "ragged", of what the transform returns; what is not named here is found by trying."""
+    collate_fn: CollateFunction | None = None
+    filter: Callable[[SampleInfo], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.outputs and self.transform is None:
+            raise SettingError("outputs describe what a transform returns, and there is no transform")
+        if self.outputs and self.collate_fn is not None:
+            raise SettingError("outputs cannot be used with a collate_fn, which decides what a batch holds")
+
+
 class ShardSource:
     """Indexed shards and declared fields."""
 
@@ -73,8 +99,8 @@ class ShardSource:
         groups: Sequence[ShardGroup],
         fields: Mapping[str, Field],
         order: OrderSettings,
-        transform: Transform | None,
-        on_bad: Literal["raise", "skip"],
+        functions: SampleFunctions = SampleFunctions(),  # noqa: B008 (it is frozen)
+        on_error: ErrorPolicy = "raise",
         batch_plan: BatchPlan = BatchPlan(),  # noqa: B008 (it is frozen)
         page_cache: bool | None = None,
         cache: CacheOptions | None = None,
@@ -84,23 +110,32 @@ class ShardSource:
         self.fields = dict(fields)
         self.order_settings = order
         self.batch_plan = batch_plan
-        self.transform = transform
-        self._on_bad = on_bad
+        self.functions = functions
+        self._on_error = on_error
         shards = [path for group in groups for path in group.paths]
         indexes = _indexes(shards)
-        wanted = [field.suffixes for field in self.fields.values()]
+        check_likes(self.fields)
+        self._bfloat16_fields = bfloat16_fields(self.fields)
+        wanted = wanted_parts(self.fields)
+        if not wanted:
+            raise SettingError("no field reads a part of the samples", advice="Add one that does")
         complete: list[Ids] = []
-        self.problems: list[tuple[str, ShardProblem]] = []
+        self._incomplete: list[ShardError] = []
+        """An error for each sample that lacks a part."""
+        self.filtered = 0
+        """Samples that the user's filter has rejected."""
         for number, (path, index) in enumerate(zip(shards, indexes, strict=True)):
-            indexes[number] = index = index.paired_by(_declared_suffixes(index, wanted))
-            required = [_present_suffix(index, alternatives) for alternatives in wanted]
-            numbers, problems = complete_samples(index, path, required, on_bad)
-            complete.append(numbers)
-            self.problems += [(path, problem) for problem in problems]
-        self.sample_index = make_sample_index(shards, indexes, complete, wanted)
+            indexes[number] = index = index.paired_by([part.suffixes for part in wanted])
+            complete.append(self._samples_to_read(path, index, wanted))
+        sends_keys = functions.transform is not None or functions.collate_fn is not None
+        self.sample_index = make_sample_index(shards, indexes, complete, wanted, sends_keys=sends_keys)
         if not len(self.sample_index):
-            raise ShardError("the shards have no whole sample with all these fields", stage="pair")
-        self._warn_of_problems(sum(map(len, indexes)) - len(self.sample_index))
+            left_out = f" ({self.filtered} were rejected by the filter)" if self.filtered else ""
+            raise ShardError(f"the shards have no whole sample with all these fields{left_out}", stage="pair")
+        if self._incomplete:
+            log.warning(
+                "%d samples are not whole and are left out; the first: %s", len(self._incomplete), self._incomplete[0]
+            )
         self.groups = groups
         if page_cache is None:
             page_cache = fits_in_page_cache(sum(index.binding.size for index in indexes))
@@ -110,12 +145,46 @@ class ShardSource:
         self.mix = _mix(groups, self.sample_index, blocks.blocks, len(self)) if len(groups) > 1 else None
         self.block_source = blocks if self.mix is None else MixedBlockSource(blocks, self.mix)
 
-    def _warn_of_problems(self, left_out: int) -> None:
-        """Log a single warning; `penstock shards check` lists all samples with problems."""
-        if left_out:
-            shard, first = self.problems[0]
-            example = ShardError(f"{first.kind} part: {first.reason}", shard=shard, member=first.member)
-            log.warning("%d samples are not whole and are left out; the first: %s", left_out, example)
+    def _samples_to_read(self, path: str, index: ShardIndex, wanted: Sequence[WantedPart]) -> Ids:
+        """Return the numbers of the samples of a shard that are whole and that the filter accepts."""
+        required = [part.suffixes for part in wanted if not part.optional]
+        optional = [part.suffixes for part in wanted if part.optional]
+        if self._on_error == "raise":
+            numbers, _ = complete_samples(index, path, required, optional=optional)
+        else:
+            health = check_samples(index, required, optional)
+            numbers = np.flatnonzero(health.complete)
+            self._incomplete += [
+                ShardError(
+                    f"{problem.kind} part: {problem.reason}",
+                    shard=path,
+                    member=problem.member,
+                    offset=problem.offset,
+                    stage="pair",
+                )
+                for _, problem in health.incomplete()
+            ]
+        if self.functions.filter is None:
+            return numbers
+        accepted = [number for number in numbers.tolist() if self._accepts(path, index, number)]
+        self.filtered += len(numbers) - len(accepted)
+        return np.array(accepted, np.int64)
+
+    def _accepts(self, path: str, index: ShardIndex, number: int) -> bool:
+        assert self.functions.filter is not None
+        sample = index.sample(number)
+        info = SampleInfo(sample.key, path, {part.suffix: part.length for part in sample.parts})
+        try:
+            return bool(self.functions.filter(info))
+        except Exception as error:
+            reason = f"the filter failed: {type(error).__name__}: {error}"
+            raise SampleError(reason, shard=path, member=sample.key, stage="plan") from error
+
+    @property
+    def incomplete(self) -> Sequence[PenstockError]:
+        """This rank's share of the samples that lack a part; an error for each."""
+        ranks = self.batch_plan.ranks
+        return self._incomplete[ranks.rank :: ranks.world_size]
 
     def __len__(self) -> int:
         total = len(self.sample_index)
@@ -134,8 +203,8 @@ class ShardSource:
 
     @property
     def runs_user_code(self) -> bool:
-        """Whether workers run code of the user: here only a transform."""
-        return self.transform is not None
+        """Whether workers run code of the user: a transform or a collate_fn."""
+        return self.functions.transform is not None or self.functions.collate_fn is not None
 
     def num_batches(self) -> int:
         """Return the number of batches in an epoch on this rank."""
@@ -147,7 +216,8 @@ class ShardSource:
 
     def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
         """Yield this rank's batches of the epoch from that position on."""
-        return self.batch_plan.batch_requests(self.order(epoch), epoch, position)
+        requests = self.batch_plan.batch_requests(self.order(epoch), epoch, position)
+        return requests if self.functions.collate_fn is None else map(one_worker_request, requests)
 
     def begin_epoch(self, epoch: int, position: int) -> EpochRequest:
         """Decide whether workers read, and return the epoch's batches."""
@@ -181,8 +251,22 @@ class ShardSource:
         return self.sample_index.location(number, suffix)
 
     def slab_layout(self, batch_size: int) -> SlabLayout:
-        """Return the layout of a batch, inferred from the first samples."""
-        return infer_layout(self._good_samples(), self.fields, batch_size)
+        """Return the layout of a batch, inferred from the first samples; a collate_fn needs no slots."""
+        if self.functions.collate_fn is not None:
+            return SlabLayout({}, sys.maxsize)  # without slots a batch of any size fits
+        layout = infer_layout(self._good_samples(), self.fields, batch_size, self.functions.outputs)
+        if self.functions.transform is None:
+            self._check_slots(layout)
+        return layout
+
+    def _check_slots(self, layout: SlabLayout) -> None:
+        """Refuse a field of the user whose values have no shape, although it says that they have."""
+        for name, declared in self.fields.items():
+            if has_fixed_shape(self.fields, name) and name not in layout.slots:
+                raise SettingError(
+                    f"{name}: the first value of {type(declared).__name__} is no number and no array of numbers",
+                    advice="Return one, or set fixed_shape = False in the field, which delivers values in a list",
+                )
 
     def _good_samples(self) -> Iterator[dict[str, Any]]:
         """Yield the first samples, decoded and transformed in this process; raise an error if none is good."""
@@ -192,7 +276,7 @@ class ShardSource:
             try:
                 sample = self._sample(number, read)
             except PenstockError as error:  # of a bad sample behind a good one; it is reported when it is delivered
-                if not found and (self._on_bad == "raise" or not isinstance(error, SampleError)):
+                if not found and (self._on_error == "raise" or not isinstance(error, SampleError)):
                     raise
                 failure = failure or error
                 continue
@@ -211,17 +295,29 @@ class ShardSource:
         sample, zero = np.array([number], np.int64), np.zeros(1, np.int64)
         memory = read(int(self.block_source.containing_blocks(sample)[0]))
         row = self.block_source.task_rows(sample, zero, zero)[0].tolist()
-        decoder = Decoder(self.fields, SlabLayout({}, 1), self.order_settings.seed, self.transform)
         try:
-            return decoder.sample(row, 0, memory)
+            return self.decoder().sample(row, 0, memory)
         except PenstockError as error:
             add_location(error, number, self)
             raise
 
-    def worker_program(self, layout: SlabLayout) -> Decoder:
+    def worker_program(self, layout: SlabLayout) -> Decoder | CollateProgram:
         """Return what workers run."""
-        seed, files = self.order_settings.seed, self.block_source.worker_files()
-        return Decoder(self.fields, layout, seed, self.transform, files)
+        return self.worker_program_with(self.block_source.worker_files(), layout)
+
+    def worker_program_with(self, files: PageCacheFiles | None, layout: SlabLayout) -> Decoder | CollateProgram:
+        """Return what workers run, with the files that they read themselves."""
+        decoder = replace(self.decoder(), layout=layout, files=files)
+        if self.functions.collate_fn is None:
+            return decoder
+        return CollateProgram(DecodedSamples(decoder), self.functions.collate_fn, self._on_error)
+
+    def decoder(self) -> Decoder:
+        """Return a decoder for single samples, which need no slab."""
+        key_columns = self.sample_index.key_columns
+        return Decoder(
+            self.fields, SlabLayout({}, 1), self.order_settings.seed, self.functions.transform, key_columns=key_columns
+        )
 
     def identity(self) -> dict[str, str | int | bool]:
         """Return what decides the order of an epoch: where all of it is the same, a position means the same sample."""
@@ -250,9 +346,21 @@ class ShardSource:
             digest.update("\n".join(index.keys).encode())
         return digest.hexdigest()[:32]
 
-    def assemble(self, values: dict[str, Any], samples: Ids) -> dict[str, Any]:
-        """Return the fields, and the samples' keys under "__key__"."""
-        return {**values, "__key__": self.keys(samples)}
+    def assemble(self, values: dict[str, Any], samples: Ids) -> Any:
+        """Return the fields, and the samples' keys under "__key__"; or the batch that collate_fn made."""
+        if self.functions.collate_fn is not None:
+            return collated_batch(values, samples)
+        return {**self.as_bfloat16(values), "__key__": self.keys(samples)}
+
+    def as_bfloat16(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values, with tensors of the bits of bfloat16 as bfloat16. Arrays stay uint16."""
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            for name in self._bfloat16_fields:
+                value = values.get(name)
+                if isinstance(value, torch.Tensor) and value.dtype == torch.uint16:
+                    values[name] = value.view(torch.bfloat16)
+        return values
 
     def __repr__(self) -> str:
         return f"{len(self.sample_index.paths)} shards"
@@ -262,26 +370,52 @@ class ShardSource:
         self.block_source.close()
 
 
-def infer_layout(samples: Iterator[Mapping[str, Any]], fields: Mapping[str, Field], batch_size: int) -> SlabLayout:
-    """Infer the layout of a batch from its first samples.
+def infer_layout(
+    samples: Iterator[Mapping[str, Any]], fields: Mapping[str, Field], batch_size: int, outputs: Outputs | None = None
+) -> SlabLayout:
+    """Infer the layout of a batch from its first samples, and from what the user says of a transform's outputs.
 
     The first sample decides which arrays there are. An array without a fixed shape gets 1.5 times the bytes that the
     largest of the first few samples needs; the rare one that needs more is sent over the worker's pipe.
     """
+    outputs = outputs or {}
     slots: dict[str, SlotSpec] = {}
     largest: dict[str, int] = {}
-    for name, value in next(samples).items():
-        field = fields.get(name)
-        if field is not None and not field.fixed_shape:
-            if isinstance(value, np.ndarray):
-                largest[name] = value.nbytes
-        elif isinstance(value, np.ndarray | np.generic):
-            slots[name] = SlotSpec(value.shape, value.dtype.str)
+    first = next(samples)
+    for name in outputs.keys() - first.keys():
+        raise SettingError(f"outputs name {name!r}, which the transform does not return", advice=_names_of(first))
+    for name, value in first.items():
+        stated = outputs.get(name)
+        ragged = stated == "ragged" or (stated is None and name in fields and not has_fixed_shape(fields, name))
+        if stated is not None and stated != "ragged":
+            slots[name] = _stated_slot(name, *stated)
+        elif ragged and isinstance(value, np.ndarray):
+            largest[name] = value.nbytes
+        elif not ragged and isinstance(value, np.ndarray | np.generic | bool | int | float):
+            array = np.asarray(value)
+            if (dtype := array.dtype.newbyteorder("=")) in TENSOR_DTYPES:
+                slots[name] = SlotSpec(array.shape, dtype.str)
     for sample in islice(samples, SIZED_SAMPLES - 1) if largest else ():
         largest = {name: max(size, getattr(sample.get(name), "nbytes", 0)) for name, size in largest.items()}
     ragged_bytes = {name: max(1, size * 3 // 2) for name, size in largest.items()}
     maybe_encoded = tuple(name for name in slots if isinstance(fields.get(name), GpuDecodedImage))
     return SlabLayout(slots, batch_size, ragged_bytes, maybe_encoded)
+
+
+def _stated_slot(name: str, shape: Sequence[int], dtype: str) -> SlotSpec:
+    try:
+        if np.dtype(dtype) in TENSOR_DTYPES:
+            return SlotSpec(tuple(map(int, shape)), np.dtype(dtype).str)
+    except (TypeError, ValueError):
+        pass
+    raise SettingError(
+        f"outputs[{name!r}] = {(shape, dtype)} is not a shape and a tensor's dtype",
+        advice='For example ((3, 224, 224), "float32"), or "ragged"',
+    )
+
+
+def _names_of(values: Mapping[str, Any]) -> str:
+    return f"It returns {', '.join(map(repr, values))}"
 
 
 def _indexes(shards: Sequence[str]) -> list[ShardIndex]:
@@ -309,13 +443,6 @@ def _mix(groups: Sequence[ShardGroup], sample_index: SampleIndex, blocks: BlockT
     return Mix(blocks, np.searchsorted(blocks.shards, first_shards), counts)
 
 
-def _declared_suffixes(index: ShardIndex, wanted: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the fields' suffixes, to split names by them, if the inferred suffixes lack one that a field needs."""
-    if all(any(suffix in index.suffixes for suffix in alternatives) for alternatives in wanted):
-        return ()
-    return tuple(suffix for alternatives in wanted for suffix in alternatives)
-
-
-def _present_suffix(index: ShardIndex, alternatives: tuple[str, ...]) -> str:
-    """Return the alternative that this shard uses, for the pairing rule; the first one if it has none."""
-    return next((suffix for suffix in alternatives if suffix in index.suffixes), alternatives[0])
+def wanted_parts(fields: Mapping[str, Field]) -> list[WantedPart]:
+    """Return the parts that the fields read, in the order of the fields."""
+    return [WantedPart(fields[name].suffixes, fields[name].optional) for name in fields_with_parts(fields)]
