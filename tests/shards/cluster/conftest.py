@@ -61,7 +61,7 @@ def nodes():
 
 @pytest.fixture(scope="module")
 def joined_cluster(nodes):
-    """The `Cluster` of this process, which joins it for all tests of a file."""
+    """The `RayCluster` of this process, which joins it for all tests of a file."""
     nodes.replace_killed()
     with join_cluster(nodes.address) as cluster:
         yield cluster

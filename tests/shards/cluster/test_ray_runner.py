@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.record_files import labelled_images, write_samples
 from tests.support.waiting import wait_until
 
 from penstock.cli import main
@@ -190,6 +191,17 @@ def test_pack_writes_the_same_bytes_as_without_ray_and_a_second_run_writes_only_
     assert command("shards", "pack", "src", "ray", *options, "--ray", nodes.address)[0] == 0
     assert shards_of(ray_folder) == local_shards
     assert {name: identity(ray_folder / name) for name in before} == before
+
+
+@pytest.mark.parametrize("source", ["folders", "parquet"])
+def test_records_and_class_folders_are_packed_as_without_ray(command, nodes, tmp_path, source):
+    samples = [sample for sample in labelled_images(20) if sample[0].startswith(b"\xff\xd8")]
+    src = write_samples(source, tmp_path / "src", samples)
+    assert command("shards", "pack", src, "local")[0] == 0
+    code, _, err = command("shards", "pack", src, "ray", "--ray", nodes.address)
+    assert code == 0, err
+    assert shards_of(tmp_path / "ray") == shards_of(tmp_path / "local")
+    assert (tmp_path / "ray" / "classes.txt").read_bytes() == (tmp_path / "local" / "classes.txt").read_bytes()
 
 
 def test_check_finds_the_same_flaws_as_without_ray(ray_runner, tmp_path):

@@ -79,9 +79,9 @@ def test_webdataset_reads_samples_with_the_parts_of_several_cameras(tmp_path, pa
 def test_webdataset_reads_unusual_keys_unchanged(tmp_path, pack_in_process):
     keys = ["a/b/0001", "v1.5/0001", "日本/猫", "naïve", "x" * 300, "/".join(["d" * 90] * 4), "with space"]
     shard = tmp_path / "a.tar"
-    shard.write_bytes(tar_bytes([(key + end, key.encode()) for end in (".txt", "_note.txt") for key in keys]))
+    shard.write_bytes(tar_bytes([(key + end, key.encode()) for end in (".txt", "_note.bin") for key in keys]))
     packed = pack_in_process(shard, tmp_path / "packed")
-    assert read(packed.folder) == {key: {"txt": key.encode(), "note.txt": key.encode()} for key in keys}
+    assert read(packed.folder) == {key: {"txt": key.encode(), "note.bin": key.encode()} for key in keys}
 
 
 def test_webdataset_reads_equal_keys_of_two_sources_as_two_samples(tmp_path, pack_in_process):

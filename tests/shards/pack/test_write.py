@@ -126,9 +126,9 @@ UNUSUAL_KEYS = [
 
 def test_unusual_keys_are_kept(tmp_path, pack_in_process, contents):
     shard = tmp_path / "a.tar"
-    shard.write_bytes(tar_bytes([(key + end, key.encode()) for key in UNUSUAL_KEYS for end in (".txt", "_note.txt")]))
+    shard.write_bytes(tar_bytes([(key + end, key.encode()) for key in UNUSUAL_KEYS for end in (".txt", "_note.bin")]))
     packed = pack_in_process(shard, tmp_path / "packed")
-    expected = [(key + end, key.encode()) for key in UNUSUAL_KEYS for end in (".txt", ".note.txt")]
+    expected = [(key + end, key.encode()) for key in UNUSUAL_KEYS for end in (".txt", ".note.bin")]
     assert contents(packed.folder) == expected
     packed_shard = packed.folder / "shard-000000.tar"
     assert scan_shard(packed_shard).keys == UNUSUAL_KEYS
@@ -158,10 +158,10 @@ def test_the_suffix_begins_at_the_first_dot_as_in_webdataset(tmp_path, pack_in_p
 def test_a_shard_whose_names_readers_would_pair_differently_is_refused(tmp_path, plan_of, folder):
     # In the whole source `_copy` marks no part, since most stems with it have no partner. The first output shard has
     # only `cat` and `cat_copy`, which readers would pair into one sample.
-    names = ["cat", "cat_copy", "dog_copy", "cow_copy", "hen_copy"]
+    names = ["cat.bin", "cat.txt", "cat_copy.bin", "dog_copy.bin", "cow_copy.bin", "hen_copy.bin"]
     rng = np.random.default_rng(0)
     shard = tmp_path / "a.tar"
-    shard.write_bytes(tar_bytes([(f"{name}.bin", rng.bytes(600_000)) for name in names]))
+    shard.write_bytes(tar_bytes([(name, rng.bytes(600_000 if ".bin" in name else 9)) for name in names]))
     first, *others = plan_of(shard, shard_bytes=MIB).tasks()
     with pytest.raises(ShardError, match="cat_copy") as caught:
         pack_shard(first, folder)

@@ -1,11 +1,11 @@
-"""`penstock shards pack`: rewrites loose files or slow shards as shards that are quick to read."""
+"""`penstock shards pack`: rewrites files, slow shards or other datasets as shards that are quick to read."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast, get_args
 
 import msgspec
 import typer
@@ -20,13 +20,14 @@ from penstock.report.shards import (
     PackResult,
     pack_plan_document,
     pack_plan_table,
+    pack_source_lines,
     packed_document,
     packed_line,
     packed_table,
 )
 from penstock.shards.pack.codec_choice import choose_codec
 from penstock.shards.pack.manifest import PackedShard
-from penstock.shards.pack.options import ArrayCodec, PackOptions
+from penstock.shards.pack.options import ArrayCodec, PackOptions, Role
 from penstock.shards.pack.plan import PackPlan, make_plan
 from penstock.shards.pack.run import pack as run_pack
 from penstock.shards.pack.run import plan_path, started_array_codec
@@ -37,7 +38,13 @@ MB = 1 << 20
 
 
 def pack(
-    src: Annotated[str, typer.Argument(help="A folder of loose files, or shards: folder, glob, range (quoted), URL.")],
+    src: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of loose files; shards; or files of Parquet, MDS, TFRecord, LMDB or HDF5: folder, glob, "
+            "range (quoted). Shards may be URLs."
+        ),
+    ],
     dst: Annotated[str, typer.Argument(help="The folder for the packed shards; it is made if it does not exist.")],
     arrays: Annotated[
         Literal["auto", "keep", "raw", "zstd"],
@@ -48,8 +55,30 @@ def pack(
     ] = None,
     side: Annotated[Literal["long", "short"], typer.Option(help="The side that --image-size means.")] = "long",
     quality: Annotated[int, typer.Option(min=1, max=100, help="JPEG quality of shrunk images.")] = 90,
-    cast: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=DTYPE", help="Store an array in another dtype (may be repeated).")
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SUFFIX", help="Masks: shrunk with their image, keeping class ids (may be repeated)."),
+    ] = None,
+    labels: Annotated[
+        Literal["auto", "folder", "none"],
+        typer.Option(
+            help="folder: the top folder of a file is its class; auto: if it is a folder of images per class."
+        ),
+    ] = "auto",
+    source_format: Annotated[
+        Literal["auto", "files", "parquet", "mds", "tfrecord", "lmdb", "hdf5"],
+        typer.Option("--format", help="The format of SRC; auto goes by names and content."),
+    ] = "auto",
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=ROLE]",
+            help="Pack only this column of records (may be repeated); ROLE: image, label, text, array, bytes or json.",
+        ),
+    ] = None,
+    casts: Annotated[
+        list[str] | None,
+        typer.Option("--cast", metavar="NAME=DTYPE", help="Store an array in another dtype (may be repeated)."),
     ] = None,
     shard_size: Annotated[int, typer.Option(min=1, metavar="MB", help="Size of a full shard.")] = 256,
     prefix: Annotated[str, typer.Option(help="The prefix of shard names.")] = "shard",
@@ -72,6 +101,10 @@ def pack(
 
         penstock shards pack sa1b/ packed/ --image-size 1024
 
+    Files of records are read as samples: the columns become parts (.jpg, .cls, .json); see docs/packing.md.
+
+        penstock shards pack 'cifar/train-*.parquet' packed/
+
     The same command continues a killed run: finished shards are kept.
 
     With --ray the work is done by a cluster, and the resulting bytes are the same; SRC and DST must be folders that
@@ -86,11 +119,15 @@ def pack(
         image_size=image_size,
         side=side,
         quality=quality,
-        casts=_parse_casts(cast),
+        casts=_parse_casts(casts),
         shard_bytes=shard_size * MB,
         prefix=prefix,
         on_bad=on_bad,
         require=tuple(require or ()),
+        masks=tuple(mask or ()),
+        labels=labels,
+        format=source_format,
+        columns=_parse_columns(column),
     )
     if is_remote(dst):
         raise SettingError(
@@ -107,6 +144,8 @@ def pack(
                 options = replace(options, arrays=codec)
             plan = make_plan(sources, options)
         if not as_json:
+            for line in pack_source_lines(plan):
+                console.print_line(line)
             console.print_line(f"arrays: {options.arrays} ({reason})")
         if dry_run:
             _print_plan(plan, reason, as_json)
@@ -145,6 +184,15 @@ def _parse_casts(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
     if wrong is not None:
         raise SettingError(f"--cast {wrong!r} is not NAME=DTYPE", advice="For example --cast features=float16.")
     return tuple((name, dtype) for name, _, dtype in pairs)
+
+
+def _parse_columns(texts: list[str] | None) -> tuple[tuple[str, Role | None], ...]:
+    """Parse NAME or NAME=ROLE; what follows the last "=" is a role only if it is the name of one."""
+    columns: list[tuple[str, Role | None]] = []
+    for text in texts or ():
+        name, _, role = text.rpartition("=")
+        columns.append((name, cast(Role, role)) if name and role in get_args(Role) else (text, None))
+    return tuple(columns)
 
 
 def _run(plan: PackPlan, dst: Path, workers: int | None, overwrite: bool) -> list[PackedShard]:

@@ -1,4 +1,5 @@
-"""Packs loose files or other shards into shards that are quick to read.
+"""Packs loose files, other shards or files of records into shards that are quick to read.
 
-options → sources → plan → write (one task per output shard) → manifest; run executes the tasks of a plan
+options → sources (records/: of other formats) → plan → write (one task per output shard) → manifest; run executes the
+tasks of a plan
 """

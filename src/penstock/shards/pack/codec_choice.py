@@ -15,8 +15,8 @@ from penstock.errors import PenstockError
 from penstock.shards.codecs.by_suffix import codec_of, verify_part
 from penstock.shards.pack.convert import StoredPart, convert_parts
 from penstock.shards.pack.options import ArrayCodec, PackOptions
-from penstock.shards.pack.plan import trial_samples
-from penstock.shards.pack.sources import PackSource, read_samples
+from penstock.shards.pack.plan import read_trial_samples
+from penstock.shards.pack.sources import PackSource
 
 EQUAL_RATE_SHARE = 0.97
 """Codecs within 3% of the fastest count as equally fast; of these, the one with the smallest samples is chosen."""
@@ -56,9 +56,7 @@ def choose_codec(
     timer: Callable[[], float] = time.perf_counter,
 ) -> CodecChoice:
     """Measure each codec on a few samples; choose the fastest, and among equally fast ones the smallest."""
-    samples = [
-        parts for selection in trial_samples(sources) for _, parts in read_samples(selection) if isinstance(parts, list)
-    ]
+    samples = [parts for _, parts in read_trial_samples(sources) if isinstance(parts, list)]
     if not any(codec_of(suffix) in ("npz", "npy", "npy.zst") for parts in samples for suffix, _ in parts):
         return CodecChoice("keep", "there are no arrays to store", ())
     codecs: tuple[ArrayCodec, ...] = ("zstd", "raw") if options.casts else ("keep", "zstd", "raw")

@@ -12,18 +12,28 @@ from numpy.typing import NDArray
 from penstock.errors import DecodeError, GuardError, SampleError
 from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz, encode_npy, inspect_npy_zst
 from penstock.shards.codecs.by_suffix import codec_of
-from penstock.shards.codecs.images import shrink_jpeg
+from penstock.shards.codecs.images import is_jpeg, shrink_jpeg
 from penstock.shards.codecs.zstd import compress
 from penstock.shards.guards.jpeg import inspect_jpeg
 from penstock.shards.guards.npy import inspect_npy
 from penstock.shards.guards.zip import inspect_zip
+from penstock.shards.pack.masks import is_image, is_mask, mask_sizes, shrink_mask
 from penstock.shards.pack.options import ArrayCodec, PackOptions
+from penstock.shards.pack.records.columns import image_ending
 from penstock.shards.pairing import canonical_suffix
 
 StoredPart = tuple[str, bytes]
 """(suffix, bytes)"""
+
+
+def _inspect_image(data: bytes) -> None:
+    """Check a part that is named like a JPEG; it may be an image of another format, which is copied unchecked."""
+    if is_jpeg(data) or image_ending(data) is None:
+        inspect_jpeg(data)
+
+
 _GUARDS: dict[str, Callable[[bytes], object]] = {
-    "jpeg": inspect_jpeg,
+    "jpeg": _inspect_image,
     "npz": inspect_zip,
     "npy": inspect_npy,
     "npy.zst": inspect_npy_zst,
@@ -34,12 +44,19 @@ _GUARDS: dict[str, Callable[[bytes], object]] = {
 def convert_parts(parts: Iterable[StoredPart], options: PackOptions) -> list[StoredPart]:
     """Return the suffix and the bytes of every part to write; two parts with the same canonical suffix are an error.
 
-    A SampleError that is about a single part has the suffix of that part in `member`.
+    An error that is about a single part has the suffix of that part in `member`.
     """
+    parts = list(parts)
+    masks = mask_sizes(parts, options) if options.image_size is not None else {}
     stored: list[StoredPart] = []
     for suffix, data in parts:
         try:
-            stored += _convert_part(suffix, data, options)
+            if suffix in masks:
+                data = shrink_mask(suffix, data, masks[suffix])
+            if is_image(suffix) and is_mask(suffix, options):
+                stored.append((packed_suffix(suffix), data))
+            else:
+                stored += _convert_part(suffix, data, options)
         except SampleError as error:
             raise error.at(member=suffix) from None
     suffixes = [canonical_suffix(suffix) for suffix, _ in stored]
@@ -51,7 +68,7 @@ def convert_parts(parts: Iterable[StoredPart], options: PackOptions) -> list[Sto
 
 def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[StoredPart]:
     codec = codec_of(suffix)
-    if codec == "jpeg" and options.image_size is not None:
+    if codec in ("jpeg", "image") and options.image_size is not None and is_jpeg(data):
         yield packed_suffix(suffix), shrink_jpeg(data, options.image_size, options.side, options.quality)
     elif codec == "npz" and options.arrays != "keep":
         arrays = decode_npz(data)

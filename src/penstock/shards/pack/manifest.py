@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.shards.codecs.arrays import inspect_npy_zst
 from penstock.shards.codecs.by_suffix import codec_of
+from penstock.shards.codecs.images import is_jpeg
 from penstock.shards.guards.jpeg import inspect_jpeg
 from penstock.shards.guards.npy import inspect_npy
 from penstock.shards.index import ShardIndex
@@ -99,10 +100,10 @@ def field_fact(suffix: str, data: bytes) -> FieldFact:
     if codec in ("npy", "npy.zst"):
         header = inspect_npy(data) if codec == "npy" else inspect_npy_zst(data)
         return FieldFact(codec, 1, len(data), header.dtype.str, header.shape)
-    if codec == "jpeg":
+    if codec in ("jpeg", "image") and is_jpeg(data):
         info = inspect_jpeg(data)
-        return FieldFact(codec, 1, len(data), "|u1", (info.height, info.width, info.components))
-    return FieldFact(codec, 1, len(data))
+        return FieldFact("jpeg", 1, len(data), "|u1", (info.height, info.width, info.components))
+    return FieldFact("image" if codec == "jpeg" else codec, 1, len(data))
 
 
 def make_manifest(shards: Sequence[PackedShard], left_out: int, options: dict[str, object]) -> Manifest:

@@ -12,6 +12,9 @@ from penstock.errors import SettingError
 ArrayCodec = Literal["keep", "raw", "zstd"]
 Side = Literal["long", "short"]
 OnBad = Literal["raise", "skip"]
+SourceFormat = Literal["auto", "files", "parquet", "mds", "tfrecord", "lmdb", "hdf5"]
+Labels = Literal["auto", "folder", "none"]
+Role = Literal["image", "label", "text", "array", "bytes", "json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,16 @@ class PackOptions:
     """"raise": a bad sample ends the run; "skip": it is left out and listed."""
     require: tuple[str, ...] = ()
     """Suffixes that every sample must have; names are split by them too. If empty, both are inferred."""
+    masks: tuple[str, ...] = ()
+    """Suffixes of masks: they are shrunk with their image, each pixel of the result being one of the mask's."""
+    labels: Labels = "auto"
+    """"folder": the name of a loose file's top folder is its class; "auto": if the files are a folder of images per
+    class; "none": no labels are made."""
+    format: SourceFormat = "auto"
+    """How the source is read: "files" are loose files, "auto" goes by names and content."""
+    columns: tuple[tuple[str, Role | None], ...] = ()
+    """(column name, role) pairs: only these columns of records are packed. A role of None is inferred, and so are both
+    if there are no pairs."""
 
     def output_settings(self) -> dict[str, object]:
         """Return the options that affect the bytes of the output: all but `on_bad`."""
@@ -47,6 +60,9 @@ class PackOptions:
             ("arrays", self.arrays, get_args(ArrayCodec)),
             ("side", self.side, get_args(Side)),
             ("on_bad", self.on_bad, get_args(OnBad)),
+            ("labels", self.labels, get_args(Labels)),
+            ("format", self.format, get_args(SourceFormat)),
+            *(("role", role, get_args(Role)) for _, role in self.columns if role is not None),
         ):
             if value not in known:
                 raise SettingError(f"{name}={value!r} is not known", advice=f"Use one of {', '.join(known)}.")
@@ -62,6 +78,12 @@ class PackOptions:
             _check_cast(name, dtype)
         if len(dict(self.casts)) < len(self.casts):
             raise SettingError(f"an array is cast twice in {self.casts}", advice="Give one dtype for each array.")
+        if len(dict(self.columns)) < len(self.columns):
+            raise SettingError("a column is named twice", advice="Name each column once.")
+        if self.masks and self.image_size is None:
+            raise SettingError("masks are shrunk with their images, which keep their size", advice="Give --image-size.")
+        if not all(self.masks):
+            raise SettingError("the suffix of a mask is empty")
         if self.casts and self.arrays == "keep":
             raise SettingError(
                 "a cast needs arrays='raw' or 'zstd'", advice="NPZ parts left as they are keep their dtype."

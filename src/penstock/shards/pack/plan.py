@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
@@ -15,12 +15,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import PenstockError, SettingError, ShardError
+from penstock.errors import PenstockError, SampleError, SettingError, ShardError
 from penstock.shards.index import ShardIndex
 from penstock.shards.pack.convert import array_names, convert_parts, packed_key
 from penstock.shards.pack.options import PackOptions
-from penstock.shards.pack.sources import PackSource, SampleSelection, read_samples
+from penstock.shards.pack.records.find import task_results
+from penstock.shards.pack.records.reader import RecordReader
+from penstock.shards.pack.sources import PackSource, ReadSample, SampleSelection, read_samples
+from penstock.shards.pairing import canonical_suffix
 from penstock.shards.tar_header import TAR_BLOCK
+from penstock.shards.task_pool import run_tasks
 from penstock.storage.object_store.url import is_remote
 
 Length = TypeVar("Length", int, NDArray[np.int64])
@@ -76,15 +80,23 @@ class PackPlan:
         return sum(len(source.complete) for source in self.sources)
 
     @property
+    def class_files(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of classes to store, by file name: the line of a name is its label."""
+        return next((source.class_files for source in self.sources), {})
+
+    @property
     def source_bytes(self) -> int:
         """Bytes that these samples take in the sources, with tar headers and padding."""
         return sum(int(_sample_bytes(source.index)[source.complete].sum()) for source in self.sources)
 
     def fingerprint(self) -> str:
         """Return a digest of everything that affects the output."""
-        versions = [(_source_identity(source.path), asdict(source.index.binding)) for source in self.sources]
+        versions = [
+            (_source_identity(source.path), asdict(source.index.binding), _reader_identity(source.reader))
+            for source in self.sources
+        ]
         runs = [[asdict(run) for run in shard] for shard in self.shards]
-        return _digest(self.options.output_settings(), versions, runs)
+        return _digest(self.options.output_settings(), versions, runs, self.class_files)
 
     def tasks(self) -> Iterator[PackTask]:
         """Yield the tasks, each made when it is needed."""
@@ -95,6 +107,8 @@ class PackPlan:
                 (
                     _source_identity(selection.path),
                     selection.prefix,
+                    _reader_identity(selection.reader),
+                    selection.labels,
                     [(sample.key, [part.length for part in sample.parts]) for sample in selection.samples],
                 )
                 for selection in selections
@@ -115,8 +129,11 @@ def make_plan(sources: Sequence[PackSource], options: PackOptions) -> PackPlan:
     """Divide the samples of the sources between output shards of about the requested size."""
     if not any(len(source.complete) for source in sources):
         raise ShardError("there is no complete sample to pack", stage="pack")
-    _check_casts(sources, options)
-    size_ratio = _size_ratio(sources, options)
+    samples = read_trial_samples(sources)
+    _check_casts(samples, options)
+    _check_masks(samples, sources, options)
+    _check_classes(sources)
+    size_ratio = _size_ratio(samples, options)
     prefixes = _key_prefixes(sources) if _keys_collide(sources) else ("",) * len(sources)
     return PackPlan(sources, options, list(_split_into_shards(sources, options, size_ratio)), size_ratio, prefixes)
 
@@ -133,34 +150,56 @@ def trial_samples(sources: Sequence[PackSource]) -> Iterator[SampleSelection]:
         yield source.select(picked.tolist())
 
 
-def _check_casts(sources: Sequence[PackSource], options: PackOptions) -> None:
+def read_trial_samples(sources: Sequence[PackSource]) -> list[ReadSample]:
+    """Return the trial samples; those of records are read by a worker, which a damaged file may kill."""
+    selections = tuple(trial_samples(sources))
+    if all(selection.reader is None for selection in selections):
+        return _read_all(selections)
+    ((_, samples),) = task_results(run_tasks(_read_all, [selections], 1), selections[0].path)
+    return samples
+
+
+def _read_all(selections: Iterable[SampleSelection]) -> list[ReadSample]:
+    return [read for selection in selections for read in read_samples(selection)]
+
+
+def _check_masks(samples: Sequence[ReadSample], sources: Sequence[PackSource], options: PackOptions) -> None:
+    """Raise if no sample has a part with the suffix of a declared mask, which is then probably misspelt."""
+    known = {suffix for source in sources if source.reader is None for suffix in source.index.suffixes}
+    known |= {suffix for _, parts in samples if isinstance(parts, list) for suffix, _ in parts}
+    for mask in options.masks:
+        if known and canonical_suffix(mask) not in map(canonical_suffix, known):
+            advice = f"There are: {', '.join(sorted(known))}"
+            raise SettingError(f"no sample has a mask {mask!r}", stage="pack", advice=advice)
+
+
+def _check_casts(samples: Sequence[ReadSample], options: PackOptions) -> None:
     """Raise if a cast names an array that no trial sample has, since its name is then probably misspelt."""
-    if not options.casts:
-        return
     arrays: set[str] = set()
-    for selection in trial_samples(sources):
-        for _, parts in read_samples(selection):
-            if not isinstance(parts, PenstockError):
-                arrays.update(name for suffix, data in parts for name in array_names(suffix, data))
+    for _, parts in samples if options.casts else ():
+        if isinstance(parts, list):
+            arrays.update(name for suffix, data in parts for name in array_names(suffix, data))
     for name, _ in options.casts:
         if arrays and name not in arrays:
             known = ", ".join(sorted(arrays))
             raise SettingError(f"no sample has an array {name!r} to cast", stage="pack", advice=f"There are: {known}")
 
 
-def _size_ratio(sources: Sequence[PackSource], options: PackOptions) -> float:
-    """Return the bytes after conversion per byte before, over the trial samples that are not bad."""
+def _size_ratio(samples: Sequence[ReadSample], options: PackOptions) -> float:
+    """Return the bytes after conversion per byte in the index, over the trial samples that are not bad."""
     before = after = 0
-    for selection in trial_samples(sources):
-        for _, parts in read_samples(selection):
-            if isinstance(parts, PenstockError):
-                continue
-            try:
-                stored = convert_parts(parts, options)
-            except PenstockError:  # the task of this sample will report the error with the sample's name
-                continue
-            before += sum(_bytes_in_tar(len(data)) for _, data in parts)
-            after += sum(_bytes_in_tar(len(data)) for _, data in stored)
+    for sample, parts in samples:
+        if isinstance(parts, PenstockError):
+            continue
+        try:
+            stored = convert_parts(parts, options)
+        except SampleError:  # the task of this sample will report the error with the sample's name
+            continue
+        except SettingError as error:
+            error.member = sample.key + (error.member or "")
+            raise
+        before += sum(_bytes_in_tar(part.length) for part in sample.parts)
+        after += sum(_bytes_in_tar(len(data)) for _, data in stored)
     return after / before if before else 1.0
 
 
@@ -225,6 +264,21 @@ def _key_prefixes(sources: Sequence[PackSource]) -> tuple[str, ...]:
         repeated = next(name for name in names if names.count(name) > 1)
         raise SettingError(f"the shard {repeated!r} is given twice", advice="Name each source once.")
     return tuple(name + "/" for name in names)
+
+
+def _check_classes(sources: Sequence[PackSource]) -> None:
+    """Raise if a class has a name that cannot be a line of a file."""
+    for source in sources[:1]:
+        for names in source.class_files.values():
+            odd = next((name for name in names if name != name.strip() or not name.isprintable()), None)
+            if odd is not None:
+                advice = "Rename the class: its name becomes a line of a file."
+                raise SettingError(f"a class has the name {odd!r}", shard=source.path, stage="pack", advice=advice)
+
+
+def _reader_identity(reader: RecordReader | None) -> object:
+    """Return everything that affects how records become samples."""
+    return None if reader is None else (type(reader).__name__, asdict(reader))
 
 
 def _source_identity(path: str) -> str:

@@ -6,7 +6,7 @@ The folder holds, beside the shards, a work folder with a lock, the plan file an
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -32,6 +32,8 @@ class _PlanFile(msgspec.Struct, frozen=True):
     arrays: ArrayCodec
     shards: list[str]
     """File names of all shards of the plan, finished or not."""
+    class_files: list[str] = []
+    """Names of the files with the names of classes."""
 
 
 def pack(plan: PackPlan, folder: Path, *, workers: int | None = None, overwrite: bool = False) -> Iterator[PackedShard]:
@@ -117,7 +119,7 @@ def _claim_folder(plan: PackPlan, folder: Path, overwrite: bool) -> None:
     """Write the plan file; if the folder holds another pack, raise, or remove its shards if `overwrite` is set."""
     path = plan_path(folder)
     names = [plan.name(number) for number in range(len(plan.shards))]
-    plan_file = _PlanFile(plan.fingerprint(), plan.options.arrays, names)
+    plan_file = _PlanFile(plan.fingerprint(), plan.options.arrays, names, list(plan.class_files))
     existing = _read_plan(path)
     if existing is not None and existing.fingerprint != plan_file.fingerprint:
         if not overwrite:
@@ -129,6 +131,8 @@ def _claim_folder(plan: PackPlan, folder: Path, overwrite: bool) -> None:
             )
         for name in existing.shards:
             _remove_shard(folder, name)
+        for name in existing.class_files:
+            (folder / os.path.basename(name)).unlink(missing_ok=True)
     elif existing is None and any(folder.glob("*.tar")):
         raise SettingError(
             "this folder holds shards that are not from a pack",
@@ -136,7 +140,22 @@ def _claim_folder(plan: PackPlan, folder: Path, overwrite: bool) -> None:
             stage="pack",
             advice="Choose an empty folder.",
         )
+    for name, classes in plan.class_files.items():
+        _write_classes(folder / name, classes)
     replace_file(path, msgspec.json.encode(plan_file))
+
+
+def _write_classes(path: Path, classes: Sequence[str]) -> None:
+    """Write the names of classes, one per line; a file of the user with other content is left unchanged."""
+    data = "".join(name + "\n" for name in classes).encode()
+    if path.exists() and path.read_bytes() != data:
+        raise SettingError(
+            "exists already, and is not from a pack into this folder",
+            shard=str(path),
+            stage="pack",
+            advice="Choose an empty folder.",
+        )
+    replace_file(path, data)
 
 
 def plan_path(folder: Path) -> Path:

@@ -20,7 +20,7 @@ import deflate
 import msgspec
 import numpy as np
 
-from penstock.errors import PenstockError, SampleError, ShardError, StorageError
+from penstock.errors import PenstockError, SampleError, SettingError, ShardError, StorageError
 from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index, load_index, save_index
 from penstock.shards.pack.convert import convert_parts, packed_key
 from penstock.shards.pack.manifest import FieldFact, PackedShard, field_fact, replace_file
@@ -206,10 +206,12 @@ def _convert_samples(
             continue
         try:
             yield key, convert_parts(parts, task.options), None
-        except SampleError as error:
-            part = sample.part(error.member or "") or sample.parts[0]
-            error.member, error.offset = sample.key + part.suffix, part.offset
-            yield key, [], error.at(shard=selection.path, stage="pack")
+        except (SampleError, SettingError) as error:
+            error.member, error.offset = selection.place(sample, error.member)
+            error.at(shard=selection.path, stage="pack")
+            if isinstance(error, SettingError):  # it is about all samples
+                raise
+            yield key, [], error
 
 
 def _sync_folder(folder: Path) -> None:
