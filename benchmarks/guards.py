@@ -83,7 +83,7 @@ def _sa1b(seed: int) -> Sample:
         inspect_npy(npy)
 
     def decode() -> None:
-        decode_jpeg(image, min_height=683, min_width=1024)
+        decode_jpeg(image, divisor=2)
         decode_npz(features)
 
     return Sample("SA-1B-like (1500×2250 + 2 MB NPZ)", (image, features), guard, decode)

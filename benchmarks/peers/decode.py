@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +16,9 @@ from PIL import Image as Pillow
 
 from benchmarks.peers.kinds import Kind
 from benchmarks.peers.task import Decoder
-from penstock import Array, Image, Label
-from penstock.data.fields.base import as_suffixes
-from penstock.data.fields.image import fit_geometry
+from penstock import Array, Field, Image, Label
+from penstock.data.fields.base import SampleContext, as_suffixes
+from penstock.data.fields.geometry import fit_geometry
 
 Arrays = dict[str, NDArray[Any]]
 Tensors = dict[str, Any]
@@ -29,8 +30,13 @@ def decode_with_penstock(kind: Kind, parts: Mapping[str, Any]) -> Arrays:
     arrays = {}
     for name, field in kind.fields.items():
         suffix = field.suffixes[0]
-        arrays[name] = field.decode_value(suffix, memoryview(parts[suffix]))
+        arrays[name] = field.decode_value(suffix, memoryview(parts[suffix]), random_context(field))
     return arrays
+
+
+def random_context(field: Field) -> SampleContext:
+    """Return a context with the random numbers that a field uses."""
+    return SampleContext([random.random() for _ in range(field.random_numbers)])
 
 
 def decode_with_pillow(kind: Kind, parts: Mapping[str, bytes]) -> Arrays:
@@ -64,15 +70,25 @@ def assemble(kind: Kind, values: Mapping[str, Any]) -> Arrays:
 
 
 def fit_image(field: Image, image: Pillow.Image) -> NDArray[np.uint8]:
-    """Decode the image at full size, resize it bilinearly, crop or pad it, and separate the colour planes."""
+    """Decode the image at full size, resize it bilinearly, crop or pad it, and separate the colour planes.
+
+    With a RandomResizedCrop, the window is cut out and resized, as torchvision does it with Pillow.
+    """
     size = (field.size, field.size) if isinstance(field.size, int) else field.size
     assert size is not None
-    fit = fit_geometry(image.height, image.width, size, field.fit)
     image = image.convert("RGB")
+    if field.crop is not None:
+        fit = field.geometry(image.height, image.width, random_context(field).draws)
+        top, left, height, width = fit.window
+        image = image.crop((left, top, left + width, top + height)).resize(size[::-1], Pillow.Resampling.BILINEAR)
+        if fit.mirrored:
+            image = image.transpose(Pillow.Transpose.FLIP_LEFT_RIGHT)
+        return to_planes(np.asarray(image), size)
+    fit = fit_geometry(image.height, image.width, size, field.fit)
     if image.size != (fit.width, fit.height):
         image = image.resize((fit.width, fit.height), Pillow.Resampling.BILINEAR)
     rows, columns = fit.covered
-    return to_planes(np.asarray(image)[fit.top : fit.top + rows, fit.left : fit.left + columns], size)
+    return to_planes(np.asarray(image)[fit.cut_top : fit.cut_top + rows, fit.cut_left : fit.cut_left + columns], size)
 
 
 def to_planes(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -113,7 +129,9 @@ def decode_batch_with_penstock(kind: Kind, samples: Sequence[Mapping[str, Any]])
     for place_in_batch, parts in enumerate(samples):
         for name, field in kind.fields.items():
             suffix = field.suffixes[0]
-            field.decode_into(suffix, memoryview(parts[suffix]), batch[name][place_in_batch, ...])
+            field.decode_into(
+                suffix, memoryview(parts[suffix]), batch[name][place_in_batch, ...], random_context(field)
+            )
     return batch
 
 

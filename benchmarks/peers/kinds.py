@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock import Array, Image, Label
+from penstock import Array, Image, Label, RandomResizedCrop
 from penstock.data.fields import Field
 from penstock.testing import IMAGENET, REID, SA1B, Preset
 from penstock.testing.presets import ArraySpec, NpzSpec
@@ -47,6 +47,11 @@ class Kind:
         return tuple(spec.suffix for specs in groups for spec in specs)
 
     @property
+    def random(self) -> bool:
+        """Whether images are cropped at random, so that no two runs deliver the same values."""
+        return self.image.crop is not None
+
+    @property
     def image(self) -> Image:
         field = self.fields["image"]
         assert isinstance(field, Image)
@@ -85,6 +90,13 @@ _IMAGENET: dict[str, Any] = {
     "outputs": {"image": ((3, 224, 224), "uint8"), "label": ((), "int64")},
     "quick": Size(128, 8),
 }
+_CROPPED: dict[str, Any] = {
+    **_IMAGENET,
+    "fields": {
+        "image": Image(".jpg", size=224, crop=RandomResizedCrop(), flip=0.5),
+        "label": Label(".cls"),
+    },
+}
 _POSE = NpzSpec(".npz", arrays=(ArraySpec("pose", (17, 3), "float32", spatial=False),))
 
 KINDS = {
@@ -92,6 +104,7 @@ KINDS = {
     "sa1b-heavy": Kind(name="SA-1B-like, heavy images", preset=SA1B, full=Size(480, 24), **_SA1B),
     "imagenet": Kind(name="ImageNet-like", preset=_light(IMAGENET), full=Size(8192, 128), **_IMAGENET),
     "imagenet-heavy": Kind(name="ImageNet-like, heavy images", preset=IMAGENET, full=Size(4096, 128), **_IMAGENET),
+    "imagenet-crop": Kind(name="ImageNet-like, RandomResizedCrop", preset=IMAGENET, full=Size(4096, 128), **_CROPPED),
     "reid": Kind(
         name="ReID-like",
         preset=_light(REID, npzs=(_POSE,), notes=()),
@@ -101,7 +114,9 @@ KINDS = {
         quick=Size(256, 16),
     ),
 }
-"""Large and medium images come twice: light (0.2 MB and 20 KB per JPEG), and heavy, as cameras write them (0.6 MB and
+"""`imagenet-crop` is what trainings of classifiers do; the other kinds have the same output in every run.
+
+Large and medium images come twice: light (0.2 MB and 20 KB per JPEG), and heavy, as cameras write them (0.6 MB and
 90 KB).
 
 The heavier the JPEG, the smaller the differences between loaders, because all of them decode the same Huffman codes.

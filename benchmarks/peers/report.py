@@ -24,6 +24,8 @@ class Targets:
     """Any peer with our decode functions."""
     bare: float | None = None
     """The bare decode loop; None: no target."""
+    dali: float | None = None
+    """DALI with its own decoder; None: no target."""
 
 
 TARGETS = {
@@ -31,6 +33,7 @@ TARGETS = {
     "sa1b-heavy": Targets(field=4, own=2.5, ours=1.4, bare=0.9),
     "imagenet": Targets(field=4.5, own=3, ours=1.8),
     "imagenet-heavy": Targets(field=4.5, own=3, ours=1.8),
+    "imagenet-crop": Targets(field=1.5, own=1.5, ours=1.2, dali=1.5),
     "reid": Targets(field=5.5, own=5, ours=3.3),
 }
 PACKED_TARGET = 12.0
@@ -90,6 +93,8 @@ def _pairs(kind: str) -> Iterator[tuple[Entry, Entry, float]]:
         yield Entry(peer, "ours"), OURS, targets.ours
     if targets.bare is not None:
         yield BARE, OURS, targets.bare
+    if targets.dali is not None:
+        yield Entry("dali", "own"), OURS, targets.dali
     if kind == "sa1b":
         yield Entry("field", "own"), PACKED, PACKED_TARGET
 

@@ -40,6 +40,7 @@ class TableRunner:
     """
 
     expected_contents = "agreed"
+    delivers_random_values = False
 
     def __init__(self, rates, contents="agreed"):
         self.rates, self.delivered, self.runs = rates, contents, []

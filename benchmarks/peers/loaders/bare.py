@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import cv2
 
 from benchmarks.peers.data import Parts, samples_in
-from benchmarks.peers.decode import empty_batch, with_keys
+from benchmarks.peers.decode import empty_batch, random_context, with_keys
 from benchmarks.peers.task import Batch, MakeBatches, Task
 
 CHUNKS_PER_BATCH = 8
@@ -33,7 +33,7 @@ def prepare(task: Task) -> MakeBatches:
         key, parts = sample
         for name, field in kind.fields.items():
             suffix = field.suffixes[0]
-            field.decode_into(suffix, memoryview(parts[suffix]), per_thread.arrays[name][0, ...])
+            field.decode_into(suffix, memoryview(parts[suffix]), per_thread.arrays[name][0, ...], random_context(field))
         return key
 
     def decode_chunk(chunk: list[tuple[str, Parts]]) -> list[str]:
