@@ -120,15 +120,15 @@ class TestLightning:
 
     @pytest.fixture
     def recording_callback(self, record):
-        from penstock.watcher.callbacks.lightning import Watch
+        from penstock.watcher.callbacks.lightning import LightningWatch
 
-        return Watch(record)
+        return LightningWatch(record)
 
     @pytest.fixture
     def sink_callback(self, sink):
-        from penstock.watcher.callbacks.lightning import Watch
+        from penstock.watcher.callbacks.lightning import LightningWatch
 
-        return Watch(sinks=[sink])
+        return LightningWatch(sinks=[sink])
 
     def test_every_batch_is_recorded_with_its_phases_and_workers(self, fit, recording_callback, record):
         fit([recording_callback], workers=2)
@@ -198,15 +198,15 @@ class TestHuggingFace:
     @pytest.fixture
     def recording_callback(self, record):
         pytest.importorskip("transformers", reason="transformers is not installed")
-        from penstock.watcher.callbacks.hf import Watch
+        from penstock.watcher.callbacks.hf import TrainerWatch
 
-        return Watch(record)
+        return TrainerWatch(record)
 
     @pytest.fixture
     def sink_callback(self, sink):
-        from penstock.watcher.callbacks.hf import Watch
+        from penstock.watcher.callbacks.hf import TrainerWatch
 
-        return Watch(sinks=[sink])
+        return TrainerWatch(sinks=[sink])
 
     def test_every_batch_is_recorded_with_its_phases_and_workers(self, train, recording_callback, record):
         train([recording_callback], workers=2)

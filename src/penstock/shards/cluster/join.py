@@ -41,7 +41,7 @@ with a SETTINGS frame of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class RayCluster:
     """A cluster that this process has joined, with the `ray` module, so that other modules need not import it."""
 
     ray: Any
@@ -60,14 +60,14 @@ class Cluster:
 
 
 @contextmanager
-def join_cluster(address: str = AUTO, workers: int | None = None) -> Iterator[Cluster]:
+def join_cluster(address: str = AUTO, workers: int | None = None) -> Iterator[RayCluster]:
     """Join the cluster within the context; a process that has joined it before is not disconnected at the end."""
     ray = _import_ray()
     joined_before = ray.is_initialized()
     if not joined_before:
         _start_ray(ray, address, workers)
     try:
-        cluster = Cluster(ray, ray.get_runtime_context().gcs_address)
+        cluster = RayCluster(ray, ray.get_runtime_context().gcs_address)
         if joined_before and address not in (AUTO, cluster.address):
             raise SettingError(f"this process is in the Ray cluster at {cluster.address} and cannot join {address}")
         yield cluster

@@ -20,7 +20,7 @@ import deflate
 
 from penstock import __version__
 from penstock.errors import PenstockError, SettingError, StorageError, WorkerCrash
-from penstock.shards.cluster.join import Cluster, HeadNode
+from penstock.shards.cluster.join import HeadNode, RayCluster
 from penstock.shards.task_pool import Result, Task, TaskOutcome, run_and_pickle, unpickle_outcome
 from penstock.storage.local import LocalFile
 from penstock.storage.object_store.url import is_remote
@@ -44,7 +44,7 @@ class RayRunner:
     Paths in tasks must be absolute, since the nodes have working directories of their own.
     """
 
-    cluster: Cluster
+    cluster: RayCluster
     shared_files: list[str] = field(default_factory=list)
     """Files that every node must see under the same path, one or more per folder. The list may be extended until the
     first task runs."""

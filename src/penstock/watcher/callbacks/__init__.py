@@ -1,4 +1,4 @@
-"""Callbacks for trainers that own the training loop: `callbacks.lightning.Watch` and `callbacks.hf.Watch`.
+"""Callbacks for trainers that own the training loop: `lightning.LightningWatch` and `hf.TrainerWatch`.
 
 Import only the one that is needed, because each imports its framework.
 """

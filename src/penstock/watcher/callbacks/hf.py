@@ -1,4 +1,4 @@
-"""A callback that watches a Trainer of Hugging Face's transformers: `Trainer(callbacks=[Watch("run.jsonl")])`."""
+"""A callback that watches a Trainer of Hugging Face: `Trainer(callbacks=[TrainerWatch("run.jsonl")])`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 from penstock.watcher.callbacks.training import WatchedTraining
 
 
-class Watch(WatchedTraining, TrainerCallback):
+class TrainerWatch(WatchedTraining, TrainerCallback):
     """A callback that watches every `train`, evaluation included."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

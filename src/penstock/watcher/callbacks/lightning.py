@@ -1,4 +1,4 @@
-"""A callback that watches a Trainer of Lightning: `Trainer(callbacks=[Watch("run.jsonl")])`."""
+"""A callback that watches a Trainer of Lightning: `Trainer(callbacks=[LightningWatch("run.jsonl")])`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ except ImportError:  # Lightning is also published under this name
     from pytorch_lightning import Callback  # type: ignore[assignment]
 
 
-class Watch(WatchedTraining, Callback):
+class LightningWatch(WatchedTraining, Callback):
     """A callback that watches every `fit`, validation included."""
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
