@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -43,6 +44,8 @@ Pixels = NDArray[Any]
 
 _decode_scratch = ScratchBuffer()
 """Reused memory: its content is copied into the sample's slot before the thread decodes the next image."""
+KEPT_GEOMETRIES = 1 << 12
+"""Image sizes whose geometry is kept."""
 _CHANNELS = {"RGB": 3, "L": 1, "I;16": 1}
 _MAX_VALUE = {"RGB": 255, "L": 255, "I;16": 65535}
 _DTYPES = {
@@ -224,7 +227,23 @@ class Image(Field):
         return replace(geometry, mirrored=True) if self.flip and draws[0] < self.flip else geometry
 
     def _fixed_geometry(self, height: int, width: int) -> ImageGeometry:
-        """Return the geometry without random choices."""
+        """Return the geometry without random choices; it is kept, because many images have the same size."""
+        geometry = self._geometries.get((height, width))
+        if geometry is None:
+            if len(self._geometries) >= KEPT_GEOMETRIES:
+                self._geometries.clear()
+            geometry = self._geometries[height, width] = self._new_geometry(height, width)
+        return geometry
+
+    @cached_property
+    def _geometries(self) -> dict[tuple[int, int], ImageGeometry]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the settings alone, without what is kept."""
+        return {name: value for name, value in self.__dict__.items() if name != "_geometries"}
+
+    def _new_geometry(self, height: int, width: int) -> ImageGeometry:
         if self.size is None:
             return whole_image(height, width)
         if self.resize is not None:
