@@ -62,7 +62,8 @@ COLUMNS = (
     "loader", "decoder", "workers", "samples/s", "Penstock ÷ loader", "first batch", "peak memory", "CPU per sample",
 )  # fmt: skip
 NOTE = (
-    "Every loader delivered every key once, in the same shapes and types, and with our decoder the same values. "
+    "Every loader delivered every key once, in the same shapes and types, and with our decoder the same values, "
+    "unless images are cropped at random. "
     "Each run is a process of its own. Figures are medians over the rounds, with the best of 1, 2 and 4 workers, which "
     "was found in a round before them (1 worker is not tried if 4 did better than 2). Files are in the page cache. "
     "What a loader makes once for a dataset (our index, DALI's, the shards of litdata and MosaicML) is not timed. "

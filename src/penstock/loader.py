@@ -377,7 +377,7 @@ class Loader:
         incomplete = self._source.incomplete
         if incomplete:
             list_bad_samples(incomplete, self._options.errors)
-            total = len(incomplete) + self._source.samples_per_rank()
+            total = len(incomplete) + self._source.whole_samples
             check_bad_fraction(len(incomplete), total, incomplete[0], self._options.errors)
 
     def _report(self, samples: int, bar: EpochBar | None) -> None:

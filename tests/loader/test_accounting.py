@@ -1,5 +1,6 @@
 """Every sample of a shard is delivered, or counted as bad or rejected: delivered + bad + filtered = samples."""
 
+import itertools
 import json
 
 import numpy as np
@@ -64,6 +65,13 @@ def test_they_count_for_the_maximum_bad_fraction(make_loader, labels):
     loader = make_loader(labels(200, lacking=range(20)), LABEL, 4, on_error="skip")
     with pytest.raises(SampleError, match="20 of 200 samples are bad"):
         keys_of(loader)
+
+
+def test_the_fraction_is_that_of_all_samples_whatever_an_epoch_takes(make_loader, labels):
+    path = labels(400, lacking=(1, 2, 3))
+    assert len(keys_of(make_loader(path, LABEL, 4, on_error="skip", max_samples=100))) == 100
+    endless = make_loader(path, LABEL, 4, on_error="skip", sampler=itertools.cycle(range(397)))
+    assert len(next(iter(endless))["__key__"]) == 4
 
 
 def test_they_are_divided_between_ranks(make_loader, labels):

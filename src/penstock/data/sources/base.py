@@ -63,6 +63,11 @@ class Source(SampleNames, Protocol):
         ...
 
     @property
+    def whole_samples(self) -> int:
+        """This rank's share of the samples that have all parts, whether an epoch takes them or not."""
+        ...
+
+    @property
     def filtered(self) -> int:
         """Samples that a filter of the user has rejected."""
         ...

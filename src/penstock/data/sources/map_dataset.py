@@ -84,6 +84,7 @@ class DatasetSource:
     runs_user_code = True
     incomplete: Sequence[PenstockError] = ()
     filtered = 0
+    whole_samples = 0
 
     def __init__(
         self,

@@ -48,6 +48,11 @@ class SampledShardSource:
         return self._shards.incomplete
 
     @property
+    def whole_samples(self) -> int:
+        """The samples that have all parts."""
+        return self._shards.whole_samples
+
+    @property
     def filtered(self) -> int:
         """Samples that a filter of the user has rejected."""
         return self._shards.filtered

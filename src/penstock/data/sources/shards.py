@@ -186,6 +186,11 @@ class ShardSource:
         ranks = self.batch_plan.ranks
         return self._incomplete[ranks.rank :: ranks.world_size]
 
+    @property
+    def whole_samples(self) -> int:
+        """This rank's share of the samples that have all parts."""
+        return len(self.sample_index) // self.batch_plan.ranks.world_size
+
     def __len__(self) -> int:
         total = len(self.sample_index)
         max_samples = self.order_settings.max_samples
