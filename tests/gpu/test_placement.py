@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.data.device.gpu_decode.placement import KernelPlacement, choose_placement, place_by_shape
+from penstock.data.device.gpu_decode.placement import KernelPlacement, SlottedImage, choose_placement, place_by_shape
 from penstock.data.fields import Image
+from penstock.data.fields.geometry import RANDOM_NUMBERS, RandomResizedCrop
 
 if not torch.cuda.is_available():
     pytest.skip("there is no CUDA device", allow_module_level=True)
@@ -24,9 +25,18 @@ def images():
     return [torch.from_numpy(rng.integers(0, 256, (3, *shape), np.uint8)).cuda() for shape in SHAPES]
 
 
-def place_all(place, layout, images):
-    out = torch.full((64, 3, *SIDES) if layout == "CHW" else (64, *SIDES, 3), 77, dtype=torch.uint8).cuda()
-    place([(slot + slot // 2, image) for slot, image in enumerate(images)], out)
+def slotted(field, images, slots):
+    """Return the images with their slots and with the geometries that the field chooses for them."""
+    rng = np.random.default_rng(1)
+    return [
+        SlottedImage(slot, field.geometry(*image.shape[1:], rng.random(RANDOM_NUMBERS).tolist()), image)
+        for slot, image in zip(slots, images, strict=True)
+    ]
+
+
+def place_all(place, field, images):
+    out = torch.full((64, *field.shape), 77, dtype=torch.uint8).cuda()
+    place(slotted(field, images, [slot + slot // 2 for slot in range(len(images))]), out)
     return out.cpu().int()
 
 
@@ -35,22 +45,34 @@ def test_the_kernel_is_chosen():
 
 
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
-@pytest.mark.parametrize("fit", ["pad", "crop", "stretch"])
-def test_pixels_differ_from_those_of_torch_by_one_level_at_most(images, fit, layout):
-    image = Image(".jpg", size=SIDES, fit=fit, layout=layout, quality="exact")
-    ours, torchs = KernelPlacement(image), partial(place_by_shape, image)
-    difference = (place_all(ours, layout, images) - place_all(torchs, layout, images)).abs()
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"fit": "pad"},
+        {"fit": "crop"},
+        {"fit": "stretch", "flip": 0.5},
+        {"fit": "letterbox", "fill": (200, 7, 90), "flip": 0.5},
+        {"resize": 256, "crop": "center"},
+        {"crop": RandomResizedCrop(), "flip": 0.5},
+    ],
+    ids=["pad", "crop", "mirrored", "letterbox", "centre", "random window"],
+)
+def test_pixels_differ_from_those_of_torch_by_one_level_at_most(images, settings, layout):
+    field = Image(".jpg", size=SIDES, layout=layout, quality="exact", **settings)
+    ours, torchs = KernelPlacement(field), partial(place_by_shape, field)
+    difference = (place_all(ours, field, images) - place_all(torchs, field, images)).abs()
     assert difference.max() <= 1
     assert (difference > 0).float().mean() < 0.15  # torch resizes in float16 here
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings of the profiler
 def test_forty_shapes_take_one_launch(images):
-    place = KernelPlacement(Image(".jpg", size=SIDES, quality="exact"))
-    place_all(place, "CHW", images)
+    field = Image(".jpg", size=SIDES, quality="exact")
+    place = KernelPlacement(field)
+    place_all(place, field, images)
     out = torch.empty((64, 3, *SIDES), dtype=torch.uint8, device="cuda")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        place([*enumerate(images)], out)
+        place(slotted(field, images, range(len(images))), out)
         torch.cuda.synchronize()
     kernels = [event.name for event in profile.events() if "Memcpy" not in event.name and "ynchron" not in event.name]
     assert len([name for name in kernels if "place_kernel" in name]) == 1, kernels
