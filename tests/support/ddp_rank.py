@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 from torch import distributed, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from penstock.train import accumulate
@@ -39,8 +38,17 @@ def run_rank(rank, world_size, folder, batches, n):
     all_reduces, gradients = [], []
 
     def counting_hook(group, bucket):
+        """Average the bucket before returning.
+
+        With torch's own hook, Python code runs in a thread of gloo. DDP keeps that thread until the interpreter ends, and
+        a thread that then waits for the interpreter's lock aborts the process.
+        """
         all_reduces.append(len(gradients))
-        return allreduce_hook(group, bucket)
+        tensor = bucket.buffer().div_(world_size)
+        distributed.all_reduce(tensor)
+        averaged = torch.futures.Future()
+        averaged.set_result(tensor)
+        return averaged
 
     model = DistributedDataParallel(net())
     model.register_comm_hook(None, counting_hook)
