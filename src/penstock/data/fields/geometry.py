@@ -65,6 +65,11 @@ class ImageGeometry:
         return self.window == (0, 0, self.image_height, self.image_width)
 
     @property
+    def keeps_size(self) -> bool:
+        """Whether the window is neither reduced nor enlarged."""
+        return (self.height, self.width) == (self.window.height, self.window.width)
+
+    @property
     def scale(self) -> tuple[float, float]:
         """Factors (y, x) from coordinates of the original to coordinates of the output; x is negative if mirrored."""
         scale_y, scale_x = self._factors

@@ -37,6 +37,7 @@ from penstock.shards.codecs.images import (
     import_opencv,
     is_jpeg,
 )
+from penstock.shards.codecs.jpeg_window import decode_jpeg_window
 from penstock.shards.guards.jpeg import MAX_PIXELS, JpegInfo, inspect_jpeg
 
 Pixels = NDArray[Any]
@@ -62,6 +63,16 @@ class _Decoded(NamedTuple):
     geometry: ImageGeometry
     divisor: int = 1
     """The factor by which the decoder has shrunk the image."""
+
+
+class _Jpeg(NamedTuple):
+    """A JPEG whose header is read, and which is decoded when its slot is known."""
+
+    data: memoryview
+    info: JpegInfo
+    geometry: ImageGeometry
+    orientation: int = 1
+    """The EXIF orientation to apply."""
 
 
 @dataclass(frozen=True)
@@ -269,21 +280,21 @@ class Image(Field):
 
     def decode_value(self, suffix: str, data: memoryview, sample: SampleContext) -> NDArray[Any]:
         """Decode the image into an array of its own."""
-        decoded = self._decode(data, sample)
-        out = np.empty(self._shape(decoded.geometry.out_height, decoded.geometry.out_width), self.dtype)
-        self._fill_slot(decoded, out)
+        image = self._open(data, sample)
+        out = np.empty(self._shape(image.geometry.out_height, image.geometry.out_width), self.dtype)
+        self._fill_slot(image, out)
         return out
 
     def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any], sample: SampleContext) -> None:
         """Decode and resize the image once, and write it into the slot, split into planes if the layout wants that."""
-        decoded = self._decode(data, sample)
+        image = self._open(data, sample)
         if slot.shape != self.shape:
             raise SampleError(f"image is {list(self.shape)} where {list(slot.shape)} is expected", stage="decode")
-        self._fill_slot(decoded, slot)
+        self._fill_slot(image, slot)
 
     def decode_noted(self, data: memoryview, slot: NDArray[Any], note: EncodedImage) -> None:
         """Decode a JPEG that the GPU could not decode, with the geometry that its worker has chosen."""
-        self._fill_slot(self._decode_upright_jpeg(data, inspect_jpeg(data), self.geometry_of(note)), slot)
+        self._fill_slot(_Jpeg(data, inspect_jpeg(data), self.geometry_of(note)), slot)
 
     def missing_value(self, sample: SampleContext) -> NDArray[Any] | None:
         """Return an image of the fill colour; None where images have no fixed shape."""
@@ -298,56 +309,86 @@ class Image(Field):
     def _shape(self, height: int, width: int) -> tuple[int, int, int]:
         return (self.channels, height, width) if self.layout == "CHW" else (height, width, self.channels)
 
-    def _decode(self, data: memoryview, sample: SampleContext) -> _Decoded:
+    def _open(self, data: memoryview, sample: SampleContext) -> _Jpeg | _Decoded:
+        """Read the header of a JPEG, or decode another image, and choose the geometry."""
+        image: _Jpeg | _Decoded
         if not is_jpeg(data):
             pixels = decode_pillow_image(data, self.mode, oriented=self.exif_orientation)
-            decoded = _Decoded(pixels, self.geometry(pixels.shape[0], pixels.shape[1], sample.draws))
+            image = _Decoded(pixels, self.geometry(pixels.shape[0], pixels.shape[1], sample.draws))
         else:
             info = inspect_jpeg(data)
             if self.mode == "I;16":
                 raise SampleError('a JPEG has 8 bits per channel, so mode="I;16" cannot read it', stage="decode")
             orientation = exif_orientation(data) if self.exif_orientation else 1
+            height, width = info.height, info.width
             if orientation in TURNED_ORIENTATIONS:
-                geometry = self.geometry(info.width, info.height, sample.draws)
-            else:
-                geometry = self.geometry(info.height, info.width, sample.draws)
-            decoded = self._decode_upright_jpeg(data, info, geometry, orientation)
-        sample.geometry = decoded.geometry
-        return decoded
+                height, width = width, height
+            image = _Jpeg(data, info, self.geometry(height, width, sample.draws), orientation)
+        sample.geometry = image.geometry
+        return image
 
-    def _decode_upright_jpeg(
-        self, data: memoryview, info: JpegInfo, geometry: ImageGeometry, orientation: int = 1
-    ) -> _Decoded:
+    def _fill_slot(self, image: _Jpeg | _Decoded, slot: NDArray[Any]) -> None:
+        """Resize the window of the image into the slot, and paint the padding."""
+        geometry = image.geometry
+        rows, columns = geometry.covered
+        top, left = geometry.pad_top, geometry.pad_left
+        bottom, right = top + rows, left + columns
+        place = slice(top, bottom), slice(left, right)
+        if not (isinstance(image, _Jpeg) and self._decode_in_one_call(image, slot, place)):
+            self._store(self._resized(image), slot, place)
+        if (rows, columns) != (geometry.out_height, geometry.out_width):
+            area = self._rows_first(slot)
+            for border in (area[:top], area[bottom:], area[top:bottom, :left], area[top:bottom, right:]):
+                self._paint(border)
+
+    def _decode_in_one_call(self, jpeg: _Jpeg, slot: NDArray[Any], place: tuple[slice, slice]) -> bool:
+        """Decode a JPEG by the compiled decoder; return whether that was possible."""
+        geometry = jpeg.geometry
+        window, fast = geometry.window, self.quality == "fast"
+        if jpeg.orientation != 1 or not (fast or geometry.keeps_size):
+            return False
+        straight = self.dtype == "uint8"
+        shape = *geometry.covered, self.channels
+        out = self._rows_first(slot)[place] if straight else _decode_scratch.array(shape)
+        done = decode_jpeg_window(
+            jpeg.data,
+            out,
+            (geometry.image_height, window.top, window.height, geometry.height, geometry.cut_top, shape[0]),
+            (geometry.image_width, window.left, window.width, geometry.width, geometry.cut_left, shape[1]),
+            divisor=decoder_divisor(geometry) if fast else 1,
+            coarse_chroma=fast and hides_chroma(geometry),
+            mirrored=geometry.mirrored,
+        )
+        if done and not straight:
+            self._store(out, slot, place)
+        return done
+
+    def _resized(self, image: _Jpeg | _Decoded) -> Pixels:
+        """Return what the output shows of the image."""
+        pixels, geometry, divisor = self._decode_upright_jpeg(image) if isinstance(image, _Jpeg) else image
+        resized = resize_fast(pixels, geometry, divisor) if self.quality == "fast" else resize_exact(pixels, geometry)
+        if geometry.mirrored:  # one more copy, 10 µs for 224×224 pixels
+            resized = import_opencv().flip(resized, 1).reshape(resized.shape)
+        return resized
+
+    def _decode_upright_jpeg(self, jpeg: _Jpeg) -> _Decoded:
         """Decode a JPEG, shrunk as far as the quality allows, and turn it as its EXIF orientation says."""
-        fast = self.quality == "fast"
+        info, geometry, fast = jpeg.info, jpeg.geometry, self.quality == "fast"
         divisor = decoder_divisor(geometry) if fast else 1
-        if orientation != 1:
+        if jpeg.orientation != 1:
             while info.height % divisor or info.width % divisor:
                 divisor //= 2  # else a turned image would begin within a shrunk pixel
-        pixels = decode_jpeg(
-            data,
+        pixels: Pixels = decode_jpeg(
+            jpeg.data,
             "RGB" if self.mode == "RGB" else "L",
             divisor=divisor,
             coarse_chroma=fast and hides_chroma(geometry),
             info=info,
             scratch=_decode_scratch,
         )
-        return _Decoded(pixels if orientation == 1 else apply_orientation(pixels, orientation), geometry, divisor)
-
-    def _fill_slot(self, decoded: _Decoded, slot: NDArray[Any]) -> None:
-        """Resize the window of the pixels into the slot, and paint the padding."""
-        pixels, geometry, divisor = decoded
-        rows, columns = geometry.covered
-        resized = resize_fast(pixels, geometry, divisor) if self.quality == "fast" else resize_exact(pixels, geometry)
-        if geometry.mirrored:  # one more copy, 10 µs for 224×224 pixels
-            resized = import_opencv().flip(resized, 1).reshape(resized.shape)
-        top, left = geometry.pad_top, geometry.pad_left
-        bottom, right = top + rows, left + columns
-        self._store(resized, slot, (slice(top, bottom), slice(left, right)))
-        if (rows, columns) != (geometry.out_height, geometry.out_width):
-            area = self._rows_first(slot)
-            for border in (area[:top], area[bottom:], area[top:bottom, :left], area[top:bottom, right:]):
-                self._paint(border)
+        return _Decoded(
+            pixels if jpeg.orientation == 1 else apply_orientation(pixels, jpeg.orientation), geometry, divisor
+        )
 
     def _rows_first(self, slot: NDArray[Any]) -> NDArray[Any]:
         """Return the slot as (height, width, channels)."""
