@@ -26,29 +26,25 @@
 #error "libjpeg-turbo 2.0 or newer is needed, for jpeg_crop_scanline and jpeg_skip_scanlines"
 #endif
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #if defined(__GNUC__) && defined(__x86_64__)
-#define HAS_AVX2 __builtin_cpu_supports("avx2")
+#include <immintrin.h>
 #define WITH_AVX2 __attribute__((target("avx2")))
-#else
-#define HAS_AVX2 0
-#define WITH_AVX2
+#define HAS_AVX2 __builtin_cpu_supports("avx2")
 #endif
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 enum {
     WEIGHT_BITS = 14,
     VALUE_BITS = 6,
     WEIGHT_ONE = 1 << WEIGHT_BITS,
     ROUND_SHIFT = WEIGHT_BITS + VALUE_BITS,
-    VECTOR = 32,      /* values that the loops over rows handle at a time; rows are padded to a multiple */
-    TAP_GROUP = 8,    /* weights of an output pixel are padded to a multiple of this */
+    VECTOR = 64,      /* values that the loop over rows handles at a time; rows are followed by as many bytes */
+    TAP_GROUP = 4,    /* weights of an output pixel are padded to a multiple of this */
+    OFFSET = 8,       /* of a row; libjpeg-turbo writes past the cache where rows begin at a multiple of 16 or 32 bytes */
+    READ_AHEAD = 4,   /* rows that are read at a time: libjpeg makes two at once where colours are halved */
     MAX_TAPS = 64,    /* more source pixels for one output pixel are left to the caller, which averages first */
     CHROMA_REACH = 2, /* columns beside the window that interpolation of the colours reads */
-    CHANNELS = 3,
+    COLOURS = 3,
+    PIXEL = 4, /* bytes of a colour pixel as it is decoded: red, green, blue and one that is not used */
     MAX_SIDE = 1 << 20, /* of a result */
     ALIGNMENT = 64
 };
@@ -152,66 +148,13 @@ static void fill_filter(Filter *filter, const Side *side, int divisor, int mirro
 
 /* -- loops over rows ----------------------------------------------------------------------------------------------- */
 
-/* Splits pixels of four bytes into planes of 16 bits, shifted by `shift`. */
-ALWAYS_INLINE void split_body(const uint8_t *pixels, int16_t *planes, ptrdiff_t plane, int count, int shift)
-{
-    int16_t *restrict red = planes, *restrict green = planes + plane, *restrict blue = planes + 2 * plane;
-    for (int column = 0; column < count; column++) {
-        red[column] = (int16_t)(pixels[4 * column] << shift);
-        green[column] = (int16_t)(pixels[4 * column + 1] << shift);
-        blue[column] = (int16_t)(pixels[4 * column + 2] << shift);
-    }
-}
+/* The loops exist twice: for processors with AVX2, and in plain C, which gives the same values. */
 
-ALWAYS_INLINE void widen_body(const uint8_t *restrict pixels, int16_t *restrict row, int count, int shift)
-{
-    for (int column = 0; column < count; column++)
-        row[column] = (int16_t)(pixels[column] << shift);
-}
-
-/* Sums rows by their weights. The product is rounded as the processor's own 16-bit instruction does it. */
-ALWAYS_INLINE void weigh_body(const int16_t *const *rows, const int16_t *weights, int taps, int16_t *restrict sum, int count)
-{
-    for (int column = 0; column < count; column += VECTOR) {
-        int16_t block[VECTOR] = {0};
-        for (int tap = 0; tap < taps; tap++) {
-            const int16_t *row = rows[tap] + column;
-            int32_t weight = weights[tap];
-            for (int lane = 0; lane < VECTOR; lane++)
-                block[lane] = (int16_t)(block[lane] + (int16_t)((((row[lane] * weight) >> 14) + 1) >> 1));
-        }
-        memcpy(sum + column, block, sizeof(block));
-    }
-}
-
-ALWAYS_INLINE void split_bytes_body(const uint8_t *pixels, uint8_t *restrict red, uint8_t *restrict green,
-                                    uint8_t *restrict blue, int count)
-{
-    for (int column = 0; column < count; column++) {
-        red[column] = pixels[4 * column];
-        green[column] = pixels[4 * column + 1];
-        blue[column] = pixels[4 * column + 2];
-    }
-}
-
-#define TWO_VERSIONS(name, parameters, arguments)                                                                      \
-    static void name##_plain parameters { name##_body arguments; }                                                     \
-    WITH_AVX2 static void name##_avx2 parameters { name##_body arguments; }                                            \
-    static inline void name parameters                                                                                 \
-    {                                                                                                                  \
-        if (HAS_AVX2)                                                                                                  \
-            name##_avx2 arguments;                                                                                     \
-        else                                                                                                           \
-            name##_plain arguments;                                                                                    \
-    }
-
-TWO_VERSIONS(split, (const uint8_t *pixels, int16_t *planes, ptrdiff_t plane, int count, int shift),
-             (pixels, planes, plane, count, shift))
-TWO_VERSIONS(widen, (const uint8_t *pixels, int16_t *row, int count, int shift), (pixels, row, count, shift))
-TWO_VERSIONS(weigh, (const int16_t *const *rows, const int16_t *weights, int taps, int16_t *sum, int count),
-             (rows, weights, taps, sum, count))
-TWO_VERSIONS(split_bytes, (const uint8_t *pixels, uint8_t *red, uint8_t *green, uint8_t *blue, int count),
-             (pixels, red, green, blue, count))
+/* Where a row of the result is stored. A negative step stores from right to left. */
+typedef struct {
+    uint8_t *first;
+    ptrdiff_t step, channel;
+} RowTarget;
 
 static uint8_t to_byte(int32_t sum)
 {
@@ -219,46 +162,212 @@ static uint8_t to_byte(int32_t sum)
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* Resizes one row of one channel across the columns. */
-static void resize_row(const int16_t *row, const Filter *filter, uint8_t *out, ptrdiff_t step, int count)
+/* Sums rows by their weights, each product rounded to VALUE_BITS after the point. */
+static void weigh_plain(const uint8_t *const *rows, const int16_t *weights, int taps, int16_t *sum, int count)
 {
-    int at = 0, taps = filter->taps;
-#if defined(__SSE2__)
-    for (; at + 4 <= count; at += 4) {
-        __m128i sums[4];
-        for (int lane = 0; lane < 4; lane++) {
-            const int16_t *source = row + filter->first[at + lane];
-            const int16_t *weights = filter->weights + (size_t)(at + lane) * taps;
-            __m128i sum = _mm_madd_epi16(_mm_loadu_si128((const __m128i *)source), _mm_load_si128((const __m128i *)weights));
-            for (int tap = TAP_GROUP; tap < taps; tap += TAP_GROUP)
-                sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm_loadu_si128((const __m128i *)(source + tap)),
-                                                        _mm_load_si128((const __m128i *)(weights + tap))));
-            sums[lane] = sum;
-        }
-        __m128i low = _mm_add_epi32(_mm_unpacklo_epi32(sums[0], sums[1]), _mm_unpackhi_epi32(sums[0], sums[1]));
-        __m128i high = _mm_add_epi32(_mm_unpacklo_epi32(sums[2], sums[3]), _mm_unpackhi_epi32(sums[2], sums[3]));
-        __m128i all = _mm_add_epi32(_mm_unpacklo_epi64(low, high), _mm_unpackhi_epi64(low, high));
-        all = _mm_srai_epi32(_mm_add_epi32(all, _mm_set1_epi32(1 << (ROUND_SHIFT - 1))), ROUND_SHIFT);
-        all = _mm_packs_epi32(all, all);
-        uint32_t bytes = (uint32_t)_mm_cvtsi128_si32(_mm_packus_epi16(all, all));
-        if (step == 1) {
-            memcpy(out + at, &bytes, 4);
-        } else {
-            for (int lane = 0; lane < 4; lane++)
-                out[(at + lane) * step] = (uint8_t)(bytes >> (8 * lane));
-        }
-    }
-#endif
-    for (; at < count; at++) {
-        const int16_t *source = row + filter->first[at], *weights = filter->weights + (size_t)at * taps;
-        int32_t sum = 0;
+    for (int at = 0; at < count; at++) {
+        int value = 0;
         for (int tap = 0; tap < taps; tap++)
-            sum += source[tap] * weights[tap];
-        out[at * step] = to_byte(sum);
+            value += ((rows[tap][at] * weights[tap] >> (WEIGHT_BITS - VALUE_BITS - 1)) + 1) >> 1;
+        sum[at] = (int16_t)value;
     }
 }
 
+/* Resizes a row across the columns; `pixel` values lie between neighbours, of which `channels` are stored. */
+static void resize_plain(const int16_t *row, const Filter *filter, int pixel, int channels, RowTarget out, int count)
+{
+    for (int at = 0; at < count; at++) {
+        const int16_t *source = row + (ptrdiff_t)filter->first[at] * pixel;
+        const int16_t *weights = filter->weights + (size_t)at * filter->taps;
+        for (int channel = 0; channel < channels; channel++) {
+            int32_t sum = 0;
+            for (int tap = 0; tap < filter->taps; tap++)
+                sum += source[tap * pixel + channel] * weights[tap];
+            out.first[at * out.step + channel * out.channel] = to_byte(sum);
+        }
+    }
+}
+
+static void copy_plain(const uint8_t *line, int pixel, int channels, RowTarget out, int count)
+{
+    for (int at = 0; at < count; at++)
+        for (int channel = 0; channel < channels; channel++)
+            out.first[at * out.step + channel * out.channel] = line[at * pixel + channel];
+}
+
+#ifdef WITH_AVX2
+/* Also writes up to VECTOR - 1 values behind the sum, and reads as many behind the rows. */
+WITH_AVX2 static void weigh_avx2(const uint8_t *const *rows, const int16_t *weights, int taps, int16_t *sum, int count)
+{
+    for (int at = 0; at < count; at += VECTOR) {
+        __m256i sums[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+        for (int tap = 0; tap < taps; tap++) {
+            const uint8_t *row = rows[tap] + at;
+            __m256i weight = _mm256_set1_epi16(weights[tap]);
+            for (int part = 0; part < 4; part++) {
+                __m256i values = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(row + 16 * part)));
+                values = _mm256_slli_epi16(values, VALUE_BITS + 1); /* the product below is shifted by 15 and rounded */
+                sums[part] = _mm256_add_epi16(sums[part], _mm256_mulhrs_epi16(values, weight));
+            }
+        }
+        for (int part = 0; part < 4; part++)
+            _mm256_storeu_si256((__m256i *)(sum + at + 16 * part), sums[part]);
+    }
+}
+
+/* Returns the order of bytes that makes RRRRGGGGBBBB of four pixels if planes are stored, else RGBRGBRGBRGB. */
+WITH_AVX2 static inline __m128i store_order(int planes)
+{
+    return planes ? _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, -1, -1, -1, -1)
+                  : _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+}
+
+/* Stores four pixels in that order. */
+WITH_AVX2 static inline void store_four(uint8_t *out, ptrdiff_t channel, int planes, __m128i pixels)
+{
+    if (planes) {
+        _mm_storeu_si32(out, pixels);
+        _mm_storeu_si32(out + channel, _mm_srli_si128(pixels, 4));
+        _mm_storeu_si32(out + 2 * channel, _mm_srli_si128(pixels, 8));
+    } else {
+        _mm_storel_epi64((__m128i *)out, pixels);
+        _mm_storeu_si32(out + 8, _mm_srli_si128(pixels, 8));
+    }
+}
+
+/* Returns red, green and blue of an output pixel, as 32-bit numbers. */
+WITH_AVX2 static inline __m128i weigh_pixel(const int16_t *row, const Filter *filter, int at)
+{
+    const __m256i pairs = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10, 11, 4,
+                                           5, 12, 13, 6, 7, 14, 15);
+    const __m256i spread = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    const int16_t *source = row + (ptrdiff_t)filter->first[at] * PIXEL;
+    const int16_t *weights = filter->weights + (size_t)at * filter->taps;
+    __m256i sum = _mm256_setzero_si256();
+    for (int tap = 0; tap < filter->taps; tap += TAP_GROUP) {
+        __m256i values = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(source + tap * PIXEL)), pairs);
+        __m256i four = _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(weights + tap)));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(values, _mm256_permutevar8x32_epi32(four, spread)));
+    }
+    __m128i both = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    return _mm_srai_epi32(_mm_add_epi32(both, _mm_set1_epi32(1 << (ROUND_SHIFT - 1))), ROUND_SHIFT);
+}
+
+/* Resizes a row of at least four colour pixels; the last four may be computed twice. */
+WITH_AVX2 static void resize_avx2(const int16_t *row, const Filter *filter, RowTarget out, int planes, int count)
+{
+    __m128i order = store_order(planes);
+    for (int next = 0; next < count; next += 4) {
+        int at = next + 4 <= count ? next : count - 4;
+        __m128i first = _mm_packs_epi32(weigh_pixel(row, filter, at), weigh_pixel(row, filter, at + 1));
+        __m128i second = _mm_packs_epi32(weigh_pixel(row, filter, at + 2), weigh_pixel(row, filter, at + 3));
+        __m128i pixels = _mm_shuffle_epi8(_mm_packus_epi16(first, second), order);
+        store_four(out.first + at * out.step, out.channel, planes, pixels);
+    }
+}
+
+/* Stores at least four colour pixels; `mirrored` reads them from right to left. */
+WITH_AVX2 static void copy_avx2(const uint8_t *line, RowTarget out, int planes, int mirrored, int count)
+{
+    const __m128i reverse = _mm_setr_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
+    const __m128i keep = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m128i turn = mirrored ? reverse : keep, order = _mm_shuffle_epi8(turn, store_order(planes));
+    order = _mm_blendv_epi8(order, _mm_set1_epi8(-1), store_order(planes));
+    int next = 0;
+    for (; planes && next + 16 <= count; next += 16) {
+        __m128i four[4];
+        for (int part = 0; part < 4; part++) {
+            int at = next + 4 * part;
+            const uint8_t *source = line + (size_t)(mirrored ? count - 4 - at : at) * PIXEL;
+            four[part] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)source), order);
+        }
+        __m128i low = _mm_unpacklo_epi32(four[0], four[1]), low_other = _mm_unpacklo_epi32(four[2], four[3]);
+        __m128i high = _mm_unpackhi_epi32(four[0], four[1]), high_other = _mm_unpackhi_epi32(four[2], four[3]);
+        _mm_storeu_si128((__m128i *)(out.first + next), _mm_unpacklo_epi64(low, low_other));
+        _mm_storeu_si128((__m128i *)(out.first + out.channel + next), _mm_unpackhi_epi64(low, low_other));
+        _mm_storeu_si128((__m128i *)(out.first + 2 * out.channel + next), _mm_unpacklo_epi64(high, high_other));
+    }
+    for (; next < count; next += 4) {
+        int at = next + 4 <= count ? next : count - 4;
+        const uint8_t *source = line + (size_t)(mirrored ? count - 4 - at : at) * PIXEL;
+        __m128i pixels = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)source), order);
+        store_four(out.first + at * out.step, out.channel, planes, pixels);
+    }
+}
+#endif
+
+static void weigh(const uint8_t *const *rows, const int16_t *weights, int taps, int16_t *sum, int count)
+{
+#ifdef WITH_AVX2
+    if (HAS_AVX2) {
+        weigh_avx2(rows, weights, taps, sum, count);
+        return;
+    }
+#endif
+    weigh_plain(rows, weights, taps, sum, count);
+}
+
+/* Returns the target of a row that the loops write from left to right. */
+static RowTarget row_target(const Target *target, int row)
+{
+    return (RowTarget){target->pixels + row * target->row_step, target->column_step, target->channel_step};
+}
+
+/* Returns whether the AVX2 loops may store a row: four pixels or more, in planes or pixel after pixel. */
+static int has_fast_layout(const Target *target, int channels, int count)
+{
+#ifdef WITH_AVX2
+    int pixels = target->column_step == COLOURS && target->channel_step == 1;
+    return HAS_AVX2 && channels == COLOURS && count >= 4 && (target->column_step == 1 || pixels);
+#else
+    (void)target, (void)channels, (void)count;
+    return 0;
+#endif
+}
+
+static void resize_row(const int16_t *row, const Filter *filter, int channels, const Target *target, int number, int count)
+{
+    RowTarget out = row_target(target, number);
+#ifdef WITH_AVX2
+    if (has_fast_layout(target, channels, count)) {
+        resize_avx2(row, filter, out, out.step == 1, count);
+        return;
+    }
+#endif
+    resize_plain(row, filter, channels == 1 ? 1 : PIXEL, channels, out, count);
+}
+
+static void copy_row(const uint8_t *line, int channels, const Target *target, int number, int mirrored, int count)
+{
+    RowTarget out = row_target(target, number);
+#ifdef WITH_AVX2
+    if (has_fast_layout(target, channels, count)) {
+        copy_avx2(line, out, out.step == 1, mirrored, count);
+        return;
+    }
+#endif
+    if (mirrored) {
+        out.first += (count - 1) * out.step;
+        out.step = -out.step;
+    }
+    copy_plain(line, channels == 1 ? 1 : PIXEL, channels, out, count);
+}
+
 /* -- memory -------------------------------------------------------------------------------------------------------- */
+
+/* Under AddressSanitizer, each image has memory of its own, whose parts lie apart with forbidden bytes between them. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+enum { GAP = ALIGNMENT, SMALLEST_BLOCK = 1 };
+#else
+#define ASAN_POISON_MEMORY_REGION(start, size) ((void)0)
+enum { GAP = 0, SMALLEST_BLOCK = 1 << 18 };
+#endif
 
 /* A few blocks are kept for the next images, since new memory costs a page fault for every 4 KiB. */
 enum { KEPT_BLOCKS = 16, MAX_KEPT_BYTES = 4 << 20 };
@@ -275,9 +384,9 @@ static Block *take_block(size_t size)
             return block;
         free(block);
     }
-    if (size < 1 << 18)
-        size = 1 << 18;
-    Block *block = aligned_alloc(ALIGNMENT, (size + 2 * ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    if (size < SMALLEST_BLOCK)
+        size = SMALLEST_BLOCK;
+    Block *block = aligned_alloc(ALIGNMENT, size + ALIGNMENT);
     if (block)
         block->size = size;
     return block;
@@ -285,8 +394,8 @@ static Block *take_block(size_t size)
 
 static void keep_block(Block *block)
 {
-    Block *other = block;
-    for (int i = 0; block && block->size <= MAX_KEPT_BYTES && i < KEPT_BLOCKS; i++) {
+    Block *other;
+    for (int i = 0; !GAP && block->size <= MAX_KEPT_BYTES && i < KEPT_BLOCKS; i++) {
         other = NULL;
         if (atomic_compare_exchange_strong(&kept_blocks[i], &other, block))
             return;
@@ -296,47 +405,50 @@ static void keep_block(Block *block)
 
 static size_t aligned(size_t bytes)
 {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + GAP;
+}
+
+/* Returns the memory at `*at` and moves that on behind it. */
+static void *take_part(uint8_t **at, size_t bytes)
+{
+    uint8_t *part = *at;
+    *at += aligned(bytes);
+    ASAN_POISON_MEMORY_REGION(part + bytes, aligned(bytes) - bytes);
+    return part;
 }
 
 /* The working memory of one image. */
 typedef struct {
-    uint8_t *line;          /* a row as libjpeg decodes it */
-    int16_t *ring;          /* the last rows, as planes */
-    int16_t *sum;           /* the weighted sum of some of them */
-    ptrdiff_t plane;        /* values of a plane in these two, with padding */
-    ptrdiff_t row;          /* values of a row: all its planes */
-    int depth;              /* rows in the ring */
-    const int16_t **in_use; /* the rows of one output row */
+    uint8_t *ring;  /* the last rows as libjpeg decodes them */
+    size_t stride;  /* bytes from one of them to the next */
+    int depth;      /* how many there are */
+    int16_t *sum;   /* the weighted sum of some of them */
+    const uint8_t **in_use; /* the rows of one output row */
 } Workspace;
 
 static Block *make_workspace(Workspace *space, Filter *down, Filter *across, const Request *request)
 {
+    size_t pixel = request->channels == 1 ? 1 : PIXEL;
     size_t width = (size_t)(across->high - across->low) + across->taps;
-    space->plane = (ptrdiff_t)((width + VECTOR - 1) / VECTOR * VECTOR);
-    space->row = space->plane * request->channels;
-    space->depth = down->taps;
-    size_t line = aligned(4 * ((size_t)request->columns.image + ALIGNMENT));
-    size_t ring = aligned(sizeof(int16_t) * space->row * space->depth), sum = aligned(sizeof(int16_t) * space->row);
-    size_t in_use = aligned(sizeof(*space->in_use) * space->depth);
-    size_t first_down = aligned(sizeof(int) * request->rows.count);
-    size_t first_across = aligned(sizeof(int) * request->columns.count);
-    size_t weights_down = aligned(sizeof(int16_t) * request->rows.count * down->taps);
-    size_t weights_across = aligned(sizeof(int16_t) * request->columns.count * across->taps);
-    size_t size = line + ring + sum + in_use + first_down + first_across + weights_down + weights_across;
-    Block *block = take_block(size);
+    space->stride = aligned(OFFSET + pixel * request->columns.image + VECTOR);
+    space->depth = down->taps + READ_AHEAD;
+    size_t ring = space->stride * space->depth, sum = sizeof(int16_t) * (pixel * width + VECTOR);
+    size_t in_use = sizeof(*space->in_use) * down->taps;
+    size_t first_down = sizeof(int) * request->rows.count, first_across = sizeof(int) * request->columns.count;
+    size_t weights_down = sizeof(int16_t) * request->rows.count * down->taps;
+    size_t weights_across = sizeof(int16_t) * request->columns.count * across->taps;
+    Block *block = take_block(aligned(ring) + aligned(sum) + aligned(in_use) + aligned(first_down) +
+                              aligned(first_across) + aligned(weights_down) + aligned(weights_across));
     if (!block)
         return NULL;
     uint8_t *at = (uint8_t *)block + ALIGNMENT;
-    space->line = at;
-    space->ring = (int16_t *)(at += line);
-    space->sum = (int16_t *)(at += ring);
-    space->in_use = (const int16_t **)(at += sum);
-    down->first = (int *)(at += in_use);
-    across->first = (int *)(at += first_down);
-    down->weights = (int16_t *)(at += first_across);
-    across->weights = (int16_t *)(at + weights_down);
-    memset(space->ring, 0, ring + sum); /* padding is multiplied by weights of 0 */
+    space->ring = take_part(&at, ring);
+    space->sum = take_part(&at, sum);
+    space->in_use = take_part(&at, in_use);
+    down->first = take_part(&at, first_down);
+    across->first = take_part(&at, first_across);
+    down->weights = take_part(&at, weights_down);
+    across->weights = take_part(&at, weights_across);
     return block;
 }
 
@@ -369,75 +481,59 @@ static int is_usual(const struct jpeg_decompress_struct *decoder, const Request 
         return 0;
     if (decoder->num_components == 1)
         return decoder->jpeg_color_space == JCS_GRAYSCALE;
-    if (decoder->num_components != CHANNELS)
+    if (decoder->num_components != COLOURS)
         return 0;
     if (decoder->jpeg_color_space != JCS_YCbCr && decoder->jpeg_color_space != JCS_RGB)
         return 0;
     const jpeg_component_info *luma = decoder->comp_info;
-    for (int i = 1; i < CHANNELS; i++)
+    for (int i = 1; i < COLOURS; i++)
         if (decoder->comp_info[i].h_samp_factor != 1 || decoder->comp_info[i].v_samp_factor != 1)
             return 0;
     return luma->h_samp_factor <= 2 && luma->v_samp_factor <= 2;
 }
 
-/* Reads one row, from the column at which the filter begins. */
-static const uint8_t *read_line(struct jpeg_decompress_struct *decoder, const Workspace *space, int skipped_columns)
+static uint8_t *ring_row(const Workspace *space, int row)
 {
-    JSAMPROW line = space->line;
-    jpeg_read_scanlines(decoder, &line, 1);
-    return space->line + (size_t)skipped_columns * decoder->output_components;
+    return space->ring + row % space->depth * space->stride + OFFSET;
+}
+
+/* Reads some of the rows from `row` up to `end` into the ring; returns the number of the next one. */
+static int read_rows(struct jpeg_decompress_struct *decoder, const Workspace *space, int row, int end)
+{
+    JSAMPROW rows[READ_AHEAD];
+    int count = end - row < READ_AHEAD ? end - row : READ_AHEAD;
+    for (int i = 0; i < count; i++)
+        rows[i] = ring_row(space, row + i);
+    return row + (int)jpeg_read_scanlines(decoder, rows, (JDIMENSION)count);
 }
 
 /* Stores rows that need no filter. */
 static void copy_rows(struct jpeg_decompress_struct *decoder, const Workspace *space, const Request *request,
-                      const Target *target, int skipped_columns)
+                      const Target *target, size_t skipped_bytes)
 {
-    int count = request->columns.count;
-    ptrdiff_t step = request->mirrored ? -target->column_step : target->column_step, channel = target->channel_step;
-    uint8_t *first = target->pixels + (request->mirrored ? (count - 1) * target->column_step : 0);
-    for (int row = 0; row < request->rows.count; row++) {
-        const uint8_t *line = read_line(decoder, space, skipped_columns);
-        uint8_t *out = first + row * target->row_step;
-        if (request->channels == 1 && step == 1)
-            memcpy(out, line, count);
-        else if (request->channels == 1)
-            for (int column = 0; column < count; column++)
-                out[column * step] = line[column];
-        else if (step == 1)
-            split_bytes(line, out, out + channel, out + 2 * channel, count);
-        else
-            for (int column = 0; column < count; column++, out += step, line += 4) {
-                out[0] = line[0];
-                out[channel] = line[1];
-                out[2 * channel] = line[2];
-            }
+    for (int row = 0, read = 0; row < request->rows.count; row++) {
+        while (read <= row)
+            read = read_rows(decoder, space, read, request->rows.count);
+        copy_row(ring_row(space, row) + skipped_bytes, request->channels, target, row, request->mirrored,
+                 request->columns.count);
     }
 }
 
 static void filter_rows(struct jpeg_decompress_struct *decoder, Workspace *space, const Filter *down,
-                        const Filter *across, const Request *request, const Target *target, int skipped_columns)
+                        const Filter *across, const Request *request, const Target *target, size_t skipped_bytes)
 {
-    int width = across->high - across->low, read = 0;
+    int values = (across->high - across->low) * (request->channels == 1 ? 1 : PIXEL), read = 0;
     for (int output = 0; output < request->rows.count; output++) {
         int first = down->first[output], taps = down->taps;
         const int16_t *weights = down->weights + (size_t)output * taps;
         while (taps > 1 && weights[taps - 1] == 0)
             taps--;
-        for (; read < first + taps; read++) {
-            const uint8_t *line = read_line(decoder, space, skipped_columns);
-            int16_t *row = space->ring + (read % space->depth) * space->row;
-            if (request->channels == 1)
-                widen(line, row, width, VALUE_BITS + 1);
-            else
-                split(line, row, space->plane, width, VALUE_BITS + 1);
-        }
+        while (read < first + taps)
+            read = read_rows(decoder, space, read, down->high - down->low);
         for (int tap = 0; tap < taps; tap++)
-            space->in_use[tap] = space->ring + ((first + tap) % space->depth) * space->row;
-        weigh(space->in_use, weights, taps, space->sum, (int)space->row);
-        for (int channel = 0; channel < request->channels; channel++)
-            resize_row(space->sum + channel * space->plane, across,
-                       target->pixels + output * target->row_step + channel * target->channel_step, target->column_step,
-                       request->columns.count);
+            space->in_use[tap] = ring_row(space, first + tap) + skipped_bytes;
+        weigh(space->in_use, weights, taps, space->sum, values);
+        resize_row(space->sum, across, request->channels, target, output, request->columns.count);
     }
 }
 
@@ -493,13 +589,13 @@ static Outcome decode_with(Workspace *space, Filter *down, Filter *across, const
         return NOT_DECODED;
     }
     begin(&decoder, jpeg, size, request);
-    int skipped_columns = skip_to_window(&decoder, down, across);
+    size_t skipped = (size_t)skip_to_window(&decoder, down, across) * decoder.output_components;
     if (down->identity && across->identity) {
-        copy_rows(&decoder, space, request, target, skipped_columns);
+        copy_rows(&decoder, space, request, target, skipped);
     } else {
         fill_filter(down, &request->rows, request->divisor, 0);
         fill_filter(across, &request->columns, request->divisor, request->mirrored);
-        filter_rows(&decoder, space, down, across, request, target, skipped_columns);
+        filter_rows(&decoder, space, down, across, request, target, skipped);
     }
     if (down->high == (int)decoder.output_height) { /* the end was read: what libjpeg says of it counts */
         if (decoder.output_scanline < decoder.output_height)

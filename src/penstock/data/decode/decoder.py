@@ -48,6 +48,8 @@ class _Column(NamedTuple):
     suffixes: tuple[str, ...]
     fixed_shape: bool
     random_numbers: int
+    may_be_read_into: bool
+    """Whether the field can read its part from the file straight into its slot."""
     keeps_geometry: bool
     """Whether other fields or the transform need the geometry of its image."""
 
@@ -94,6 +96,7 @@ class _PartBytes(NamedTuple):
 _Draws = Mapping[str, Sequence[float]]
 """The random numbers of one sample, by field."""
 _NO_DRAWS: _Draws = {}
+_NO_PART = memoryview(b"")
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ class Decoder:
                 self.fields[name].suffixes,
                 has_fixed_shape(self.fields, name),
                 self.fields[name].random_numbers,
+                isinstance(self.fields[name], Array),
                 self.fields[name].has_geometry and (name in linked or self.transform is not None),
             )
             for name in names
@@ -172,32 +176,44 @@ class Decoder:
         slot = row[0]
         sample = SampleContext()
         arrays, encoded_sizes = slab.arrays, slab.encoded_sizes
-        with _ErrorContext("decode") as context:
+        suffix: str | None = None
+        part, part_offset, part_length = _NO_PART, 0, -1
+        try:
             # Every line of this loop costs each sample some 50 ns, which counts for small images.
-            for start, name, field, suffixes, fixed_shape, random_numbers, keeps_geometry in self._columns:
+            for start, name, field, suffixes, fixed_shape, random_numbers, direct, keeps_geometry in self._columns:
                 if random_numbers:
                     sample.draws = draws[name]
                 encoded = None
                 if start is None or (choice := row[start + 2]) == MISSING:
-                    context.suffix = None
+                    suffix = None
                     value = _value_without_part(start, field, sample)
                     if fixed_shape:
                         write_slot(value, arrays[name][slot, ...])
                     else:
                         slab.store(slot, name, value, extras)
-                elif not fixed_shape:
-                    context.suffix = suffix = suffixes[choice]
-                    slab.store(slot, name, field.decode_value(suffix, parts.find(row, start), sample), extras)
                 else:
-                    context.suffix = suffix = suffixes[choice]
-                    target = arrays[name][slot, ...]
-                    if isinstance(field, Array) and parts.read_into(row, start, field, suffix, target):
-                        continue
-                    encoded = field.decode_into(suffix, parts.find(row, start), target, sample)
+                    suffix = suffixes[choice]
+                    offset, length = row[start], row[start + 1]
+                    target = arrays[name][slot, ...] if fixed_shape else None
+                    if direct and offset < 0 and target is not None:
+                        assert isinstance(field, Array)
+                        if parts.read_into(row, start, field, suffix, target):
+                            continue
+                    if offset != part_offset or length != part_length:  # else the last field has read the same part
+                        part, part_offset, part_length = parts.find(row, start), offset, length
+                    if target is None:
+                        slab.store(slot, name, field.decode_value(suffix, part, sample), extras)
+                    else:
+                        encoded = field.decode_into(suffix, part, target, sample)
                 if encoded_sizes and name in encoded_sizes:  # in any case: the slot may hold an earlier sample's note
                     encoded_sizes[name][slot] = encoded or NOT_ENCODED
                 if keeps_geometry and sample.geometry is not None:
                     sample.geometries[name] = sample.geometry
+        except PenstockError as error:
+            _complete(error, suffix, "decode")
+            raise
+        except (Exception, SystemExit) as error:
+            raise _unforeseen(error, suffix, "decode") from error
 
     def _transform_into_slab(
         self, row: list[int], draws: _Draws, epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras
@@ -263,6 +279,7 @@ class Decoder:
         self, row: list[int], draws: _Draws, sample: SampleContext, parts: _PartBytes
     ) -> dict[str, Any]:
         values: dict[str, Any] = dict.fromkeys(self.fields)
+        part, place = _NO_PART, [0, -1]
         with _ErrorContext("decode") as context:
             for column in self._columns:
                 start = column.start
@@ -273,7 +290,9 @@ class Decoder:
                     values[column.name] = _value_without_part(start, column.field, sample)
                 else:
                     context.suffix = suffix = column.suffixes[row[start + 2]]
-                    values[column.name] = column.field.decode_value(suffix, parts.find(row, start), sample)
+                    if row[start : start + 2] != place:  # else the last field has read the same part
+                        part, place = parts.find(row, start), row[start : start + 2]
+                    values[column.name] = column.field.decode_value(suffix, part, sample)
                 if column.keeps_geometry and sample.geometry is not None:
                     sample.geometries[column.name] = sample.geometry
         return values
@@ -308,11 +327,20 @@ class _ErrorContext:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, PenstockError):
-            error.at(member=self.suffix if error.shard is None else None, stage=self.stage)  # else it is the shard's
-        elif isinstance(error, Exception | SystemExit):  # of a transform, or an unforeseen one of a decoder
-            located = SampleError(f"{type(error).__name__}: {error}", member=self.suffix, stage=self.stage)
-            located.add_note("".join(traceback.format_exception(error)).rstrip())  # sent from a worker, unlike a cause
-            raise located from error
+            _complete(error, self.suffix, self.stage)
+        elif isinstance(error, Exception | SystemExit):
+            raise _unforeseen(error, self.suffix, self.stage) from error
+
+
+def _complete(error: PenstockError, suffix: str | None, stage: str) -> None:
+    error.at(member=suffix if error.shard is None else None, stage=stage)  # else the error is the shard's
+
+
+def _unforeseen(error: BaseException, suffix: str | None, stage: str) -> SampleError:
+    """Return the error of the sample for an exception of a transform, or an unforeseen one of a decoder."""
+    located = SampleError(f"{type(error).__name__}: {error}", member=suffix, stage=stage)
+    located.add_note("".join(traceback.format_exception(error)).rstrip())  # sent from a worker, unlike a cause
+    return located
 
 
 def _value_without_part(start: int | None, field: Field, sample: SampleContext) -> Any:

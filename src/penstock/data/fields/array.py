@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from penstock.core.types import TENSOR_DTYPES
 from penstock.data.fields.base import Field, SampleContext, as_suffixes, check_fill
 from penstock.errors import GuardError, SampleError, SettingError
-from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz
+from penstock.shards.codecs.arrays import NpzArchive, decode_npy, decode_npy_zst
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.guards.npy import MAX_HEADER_BYTES, inspect_npy
 from penstock.shards.pack.convert import array_suffix, packed_suffix
@@ -103,15 +103,15 @@ class Array(Field):
 
     def decode_value(self, suffix: str, data: memoryview, sample: SampleContext) -> NDArray[Any]:
         """Return a copy of the array: the arena is reused, and a transform may write into the array."""
-        array = self._view(suffix, data)
+        array = self._view(suffix, data, sample)
         return np.array(array, array.dtype.newbyteorder("="))
 
     def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any], sample: SampleContext) -> None:
         """Copy the array once, from the inflated bytes or from the arena, into the slot."""
-        array = self._view(suffix, data)
-        if array.shape != slot.shape or array.dtype.newbyteorder("=") != slot.dtype:
+        array = self._view(suffix, data, sample)
+        if array.shape != slot.shape or (array.dtype != slot.dtype and array.dtype.newbyteorder("=") != slot.dtype):
             raise _mismatch(array, f"{slot.dtype}{list(slot.shape)}")
-        np.copyto(slot, array)
+        slot[...] = array
 
     def read_into(
         self, suffix: str, length: int, slot: NDArray[Any], read: Callable[[Sequence[memoryview]], object]
@@ -141,23 +141,27 @@ class Array(Field):
         assert filling is not None
         return np.full(self.shape, filling)
 
-    def _view(self, suffix: str, data: memoryview) -> NDArray[Any]:
+    def _view(self, suffix: str, data: memoryview, sample: SampleContext) -> NDArray[Any]:
         """Return the array, read-only and of the declared shape and dtype; a raw part is not copied.
 
         It may be big-endian. Of bfloat16, it holds the bits.
         """
         codec = codec_of(suffix)
         if codec == "npz" and self.key is not None:
-            array = decode_npz(data, (self.key,))[self.key]
+            if sample.npz is None or sample.npz.data is not data:
+                sample.npz = NpzArchive(data)
+            array = sample.npz.array(self.key)
         else:
             array = decode_npy_zst(data) if codec == "npy.zst" else decode_npy(data)
         if self.shape is not None and array.shape != tuple(self.shape):
             raise _mismatch(array, f"{self.dtype or array.dtype}{list(self.shape)}")
         if self.dtype == "bfloat16" and array.dtype == _STORED_BFLOAT16:
             return array.view(np.uint16)
-        found = array.dtype.newbyteorder("=")
+        found = array.dtype
         if found not in TENSOR_DTYPES:
-            raise _no_tensor(array)
+            found = found.newbyteorder("=")
+            if found not in TENSOR_DTYPES:
+                raise _no_tensor(array)
         if self.dtype is not None and (self.dtype == "bfloat16" or found != np.dtype(self.dtype)):
             raise _mismatch(array, f"{self.dtype}{list(array.shape)}")
         return array

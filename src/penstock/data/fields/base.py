@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.data.fields.geometry import ImageGeometry
 from penstock.errors import SampleError, SettingError
+from penstock.shards.codecs.arrays import NpzArchive
 
 
 class EncodedImage(NamedTuple):
@@ -44,6 +45,8 @@ class SampleContext:
     """The geometry of each image field of the sample, by name; for fields that are declared `like` an image."""
     geometry: ImageGeometry | None = None
     """Set by an image field: the geometry of the image that it has just decoded."""
+    npz: NpzArchive | None = None
+    """The NPZ that was opened last, since several fields may read arrays of one part."""
 
 
 class Field(ABC):

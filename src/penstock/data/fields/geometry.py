@@ -142,9 +142,11 @@ def no_image(height: int = 0, width: int = 0) -> ImageGeometry:
     return ImageGeometry(0, 0, Window(0, 0, 0, 0), 0, 0, height, width)
 
 
-def window_geometry(height: int, width: int, window: Window, size: tuple[int, int]) -> ImageGeometry:
+def window_geometry(
+    height: int, width: int, window: Window, size: tuple[int, int], mirrored: bool = False
+) -> ImageGeometry:
     """Return the geometry that resizes a window to exactly that size."""
-    return ImageGeometry(height, width, window, *size, *size)
+    return ImageGeometry(height, width, window, *size, *size, mirrored=mirrored)
 
 
 def centre_geometry(height: int, width: int, resize: int, size: tuple[int, int]) -> ImageGeometry:

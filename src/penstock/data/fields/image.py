@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ from penstock.shards.codecs.images import (
     import_opencv,
     is_jpeg,
 )
-from penstock.shards.codecs.jpeg_window import decode_jpeg_window
+from penstock.shards.codecs.jpeg_window import compiled_decoder, window_request
 from penstock.shards.guards.jpeg import MAX_PIXELS, JpegInfo, inspect_jpeg
 
 Pixels = NDArray[Any]
@@ -73,6 +73,38 @@ class _Jpeg(NamedTuple):
     geometry: ImageGeometry
     orientation: int = 1
     """The EXIF orientation to apply."""
+
+
+class _Placement(NamedTuple):
+    """Which rows and columns of the output an image covers, and what the compiled decoder is asked for."""
+
+    rows: slice
+    columns: slice
+    padded: bool
+    """Whether they are less than the whole output."""
+    request: tuple[int, ...] | None
+    """Arguments of the compiled decoder; None if it cannot give the pixels that the quality demands."""
+
+
+def _make_placement(geometry: ImageGeometry, quality: str) -> _Placement:
+    rows, columns = geometry.covered
+    window, top, left = geometry.window, geometry.pad_top, geometry.pad_left
+    fast = quality == "fast"
+    request = None
+    if fast or geometry.keeps_size:
+        request = window_request(
+            (geometry.image_height, window.top, window.height, geometry.height, geometry.cut_top, rows),
+            (geometry.image_width, window.left, window.width, geometry.width, geometry.cut_left, columns),
+            divisor=decoder_divisor(geometry) if fast else 1,
+            coarse_chroma=fast and hides_chroma(geometry),
+            mirrored=geometry.mirrored,
+        )
+    padded = rows != geometry.out_height or columns != geometry.out_width
+    return _Placement(slice(top, top + rows), slice(left, left + columns), padded, request)
+
+
+_kept_placement = lru_cache(KEPT_GEOMETRIES)(_make_placement)
+"""The same, kept: many images share a geometry without a random window."""
 
 
 @dataclass(frozen=True)
@@ -210,18 +242,18 @@ class Image(Field):
         """Whether all images come out in one shape."""
         return self.size is not None and self.fit != "short" and self.fill is not None
 
-    @property
+    @cached_property
     def sides(self) -> tuple[int, int]:
         """Height and width of all images; only where they have one shape."""
         assert self.size is not None
         return (self.size, self.size) if isinstance(self.size, int) else (self.size[0], self.size[1])
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """Number of channels."""
         return _CHANNELS[self.mode]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int]:
         """Shape of an image in its slot, in the declared layout; only where all images have one shape."""
         return self._shape(*self.sides)
@@ -232,27 +264,27 @@ class Image(Field):
         `draws` are the sample's random numbers, if the field uses some.
         """
         if isinstance(self.crop, RandomResizedCrop):
-            geometry = window_geometry(height, width, self.crop.window(height, width, draws), self.sides)
-        else:
-            geometry = self._fixed_geometry(height, width)
-        return replace(geometry, mirrored=True) if self.flip and draws[0] < self.flip else geometry
+            mirrored = draws[0] < self.flip
+            return window_geometry(height, width, self.crop.window(height, width, draws), self.sides, mirrored)
+        return self._fixed_geometry(height, width, self.flip > 0 and draws[0] < self.flip)
 
-    def _fixed_geometry(self, height: int, width: int) -> ImageGeometry:
-        """Return the geometry without random choices; it is kept, because many images have the same size."""
-        geometry = self._geometries.get((height, width))
+    def _fixed_geometry(self, height: int, width: int, mirrored: bool) -> ImageGeometry:
+        """Return the geometry without a random window; it is kept, because many images have the same size."""
+        geometry = self._geometries.get((height, width, mirrored))
         if geometry is None:
             if len(self._geometries) >= KEPT_GEOMETRIES:
                 self._geometries.clear()
-            geometry = self._geometries[height, width] = self._new_geometry(height, width)
+            geometry = replace(self._new_geometry(height, width), mirrored=mirrored)
+            self._geometries[height, width, mirrored] = geometry
         return geometry
 
     @cached_property
-    def _geometries(self) -> dict[tuple[int, int], ImageGeometry]:
+    def _geometries(self) -> dict[tuple[int, int, bool], ImageGeometry]:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone, without what is kept."""
-        return {name: value for name, value in self.__dict__.items() if name != "_geometries"}
+        return {setting.name: getattr(self, setting.name) for setting in fields(self)}
 
     def _new_geometry(self, height: int, width: int) -> ImageGeometry:
         if self.size is None:
@@ -273,10 +305,8 @@ class Image(Field):
         """Return the geometry of an image that a worker has left to the GPU."""
         if isinstance(self.crop, RandomResizedCrop):
             window = Window(note.top, note.left, note.window_height, note.window_width)
-            geometry = window_geometry(note.height, note.width, window, self.sides)
-        else:
-            geometry = self._fixed_geometry(note.height, note.width)
-        return replace(geometry, mirrored=bool(note.mirrored))
+            return window_geometry(note.height, note.width, window, self.sides, bool(note.mirrored))
+        return self._fixed_geometry(note.height, note.width, bool(note.mirrored))
 
     def decode_value(self, suffix: str, data: memoryview, sample: SampleContext) -> NDArray[Any]:
         """Decode the image into an array of its own."""
@@ -330,37 +360,36 @@ class Image(Field):
     def _fill_slot(self, image: _Jpeg | _Decoded, slot: NDArray[Any]) -> None:
         """Resize the window of the image into the slot, and paint the padding."""
         geometry = image.geometry
-        rows, columns = geometry.covered
-        top, left = geometry.pad_top, geometry.pad_left
-        bottom, right = top + rows, left + columns
-        place = slice(top, bottom), slice(left, right)
-        if not (isinstance(image, _Jpeg) and self._decode_in_one_call(image, slot, place)):
+        if self.crop is None or self.crop == "center":
+            placement = _kept_placement(geometry, self.quality)
+        else:
+            placement = _make_placement(geometry, self.quality)
+        place = placement.rows, placement.columns
+        if not (isinstance(image, _Jpeg) and self._decode_in_one_call(image, slot, placement)):
             self._store(self._resized(image), slot, place)
-        if (rows, columns) != (geometry.out_height, geometry.out_width):
+        if placement.padded:
             area = self._rows_first(slot)
-            for border in (area[:top], area[bottom:], area[top:bottom, :left], area[top:bottom, right:]):
+            above, below = slice(0, place[0].start), slice(place[0].stop, None)
+            left, right = slice(0, place[1].start), slice(place[1].stop, None)
+            for border in (area[above], area[below], area[place[0], left], area[place[0], right]):
                 self._paint(border)
 
-    def _decode_in_one_call(self, jpeg: _Jpeg, slot: NDArray[Any], place: tuple[slice, slice]) -> bool:
+    def _decode_in_one_call(self, jpeg: _Jpeg, slot: NDArray[Any], placement: _Placement) -> bool:
         """Decode a JPEG by the compiled decoder; return whether that was possible."""
-        geometry = jpeg.geometry
-        window, fast = geometry.window, self.quality == "fast"
-        if jpeg.orientation != 1 or not (fast or geometry.keeps_size):
+        if placement.request is None or jpeg.orientation != 1:
             return False
-        straight = self.dtype == "uint8"
-        shape = *geometry.covered, self.channels
-        out = self._rows_first(slot)[place] if straight else _decode_scratch.array(shape)
-        done = decode_jpeg_window(
-            jpeg.data,
-            out,
-            (geometry.image_height, window.top, window.height, geometry.height, geometry.cut_top, shape[0]),
-            (geometry.image_width, window.left, window.width, geometry.width, geometry.cut_left, shape[1]),
-            divisor=decoder_divisor(geometry) if fast else 1,
-            coarse_chroma=fast and hides_chroma(geometry),
-            mirrored=geometry.mirrored,
-        )
-        if done and not straight:
-            self._store(out, slot, place)
+        decode_window = compiled_decoder()
+        if decode_window is None:
+            return False
+        if self.dtype == "uint8":
+            out = self._rows_first(slot)
+            if placement.padded:
+                out = out[placement.rows, placement.columns]
+            return decode_window(jpeg.data, out, *placement.request)
+        out = _decode_scratch.array((*jpeg.geometry.covered, self.channels))
+        done = decode_window(jpeg.data, out, *placement.request)
+        if done:
+            self._store(out, slot, (placement.rows, placement.columns))
         return done
 
     def _resized(self, image: _Jpeg | _Decoded) -> Pixels:

@@ -62,16 +62,39 @@ def inspect_npy_zst(data: Buffer) -> NpyHeader:
 
 def decode_npz(data: Buffer, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
     """Return the named arrays of an NPZ, or all of them; only those are inflated."""
-    entries = _arrays_of(data)
-    missing = [name for name in names or () if name not in entries]
-    if missing:
-        raise DecodeError(
-            f"the NPZ has no array {missing[0]!r}; it has {', '.join(map(repr, sorted(entries))) or 'none'}",
-            stage="decode",
-            advice="Name an array that it has",
-        )
-    view = memoryview(data).cast("B")
-    return {name: _decode_entry(view, name, entries[name]) for name in (entries if names is None else names)}
+    archive = NpzArchive(data)
+    return {name: archive.array(name) for name in (archive.entries if names is None else names)}
+
+
+class NpzArchive:
+    """An NPZ whose directory was read and checked, so that several arrays can be taken from it."""
+
+    __slots__ = ("data", "entries")
+
+    def __init__(self, data: Buffer) -> None:
+        self.data = data
+        self.entries = _arrays_of(data)
+        """The entry of each array, by name."""
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Inflate an array, and compare it with its checksum."""
+        entry = self.entries.get(name)
+        if entry is None:
+            raise DecodeError(
+                f"the NPZ has no array {name!r}; it has {', '.join(map(repr, sorted(self.entries))) or 'none'}",
+                stage="decode",
+                advice="Name an array that it has",
+            )
+        content: Buffer = memoryview(self.data).cast("B")[entry.start : entry.start + entry.compressed_length]
+        if entry.method == DEFLATED:
+            content = _inflate(content, name, entry.length)
+        if deflate.crc32(content) != entry.crc32:
+            raise DecodeError(f"array {name!r} of the NPZ fails its checksum", stage="decode", advice=_ADVICE)
+        try:
+            return decode_npy(content)
+        except GuardError as error:
+            reason = f"array {name!r} of the NPZ: {error.reason}"
+            raise GuardError(reason, stage=error.stage, advice=error.advice) from error
 
 
 def _arrays_of(data: Buffer) -> dict[str, ZipEntry]:
@@ -80,19 +103,6 @@ def _arrays_of(data: Buffer) -> dict[str, ZipEntry]:
     if len(arrays) != len(entries):
         raise GuardError("the NPZ has two arrays of the same name", stage="guard", advice="Save it again")
     return arrays
-
-
-def _decode_entry(view: memoryview, name: str, entry: ZipEntry) -> NDArray[Any]:
-    content: Buffer = view[entry.start : entry.start + entry.compressed_length]
-    if entry.method == DEFLATED:
-        content = _inflate(content, name, entry.length)
-    if deflate.crc32(content) != entry.crc32:
-        raise DecodeError(f"array {name!r} of the NPZ fails its checksum", stage="decode", advice=_ADVICE)
-    try:
-        return decode_npy(content)
-    except GuardError as error:
-        reason = f"array {name!r} of the NPZ: {error.reason}"
-        raise GuardError(reason, stage=error.stage, advice=error.advice) from error
 
 
 def _inflate(content: Buffer, name: str, length: int) -> bytearray:

@@ -11,11 +11,6 @@ import functools
 import os
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from penstock.shards.guards.buffer import Buffer
-
 SWITCH = "PENSTOCK_COMPILED"
 """The environment variable that turns the compiled decoder off if it is 0."""
 
@@ -24,37 +19,30 @@ Side = tuple[int, int, int, int, int, int]
 left out at the beginning, and pixels that are stored; along the rows or the columns."""
 
 
-def decode_jpeg_window(
-    data: Buffer,
-    out: NDArray[np.uint8],
-    rows: Side,
-    columns: Side,
-    *,
-    divisor: int = 1,
-    coarse_chroma: bool = False,
-    mirrored: bool = False,
-) -> bool:
-    """Write the resized window into `out`; return whether that was done.
-
-    It is not done, and the content of `out` is undefined, if libjpeg warns of anything, if the image is unusual, or if
-    the compiled decoder was not built. The header of the image must have passed `inspect_jpeg`.
+def window_request(
+    rows: Side, columns: Side, *, divisor: int = 1, coarse_chroma: bool = False, mirrored: bool = False
+) -> tuple[int, ...]:
+    """Return the arguments of the compiled decoder for a window, after the JPEG and the output.
 
     Args:
-        data: The bytes of the JPEG.
-        out: (rows, columns, 3) for RGB or (rows, columns, 1) for greyscale; a view with any strides.
         rows: What is read and stored along the rows.
         columns: The same along the columns.
         divisor: 2, 4 or 8 lets the decoder shrink the image; the filter does the rest.
         coarse_chroma: Whether colours that are stored at half the size are enlarged without interpolation.
         mirrored: Whether the result is mirrored horizontally.
     """
-    decode_window = compiled_decoder()
-    return decode_window is not None and decode_window(data, out, divisor, coarse_chroma, mirrored, *rows, *columns)
+    return divisor, coarse_chroma, mirrored, *rows, *columns
 
 
 @functools.cache
 def compiled_decoder() -> Callable[..., bool] | None:
-    """Return the compiled function, or None if it was not built or is turned off."""
+    """Return the compiled decoder, or None if it was not built or is turned off.
+
+    It is called with the bytes of a JPEG that has passed `inspect_jpeg`, the output, and a `window_request`. The output
+    is an array of bytes of any strides, (rows, columns, 3) for RGB or (rows, columns, 1) for greyscale. The result says
+    whether the window was written into it. It was not, and the content of the output is undefined, if libjpeg warns of
+    anything in what was decoded, or if the image is unusual.
+    """
     if os.environ.get(SWITCH) == "0":
         return None
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from penstock.errors import GuardError
 from penstock.shards.guards.buffer import Buffer, flat_view
@@ -57,8 +57,7 @@ _REENCODE = "Re-encode the image as an ordinary 8-bit JPEG, or leave the sample 
 _FETCH_AGAIN = "Copy or download it again, or leave the sample out"
 
 
-@dataclass(frozen=True, slots=True)
-class JpegInfo:
+class JpegInfo(NamedTuple):
     """The facts in the header of an image that may be decoded."""
 
     width: int
@@ -89,7 +88,7 @@ def inspect_jpeg(data: Buffer) -> JpegInfo:
             info = _read_frame(view, marker, start, end)
         elif info is not None:
             _check_scans(view, info, start, end)
-            return replace(info, stray_bytes=True) if stray_bytes else info
+            return info._replace(stray_bytes=True) if stray_bytes else info
     raise _refusal("the JPEG has a scan before any frame header")
 
 

@@ -6,9 +6,9 @@ begins, nothing follows that record, and every local header agrees with its dire
 
 from __future__ import annotations
 
-import itertools
+import functools
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.errors import GuardError
 from penstock.shards.guards.buffer import Buffer, flat_view
@@ -27,11 +27,10 @@ FETCH_AGAIN = "Copy or download it again, or leave the sample out"
 _SAVE_AGAIN = "Save it again with numpy.savez or numpy.savez_compressed"
 
 
-@dataclass(frozen=True, slots=True)
-class ZipDirectory:
+class ZipDirectory(NamedTuple):
     """The position of the directory, and the number of entries it announces."""
 
-    count: int
+    entries: int
     start: int
     end: int
 
@@ -87,16 +86,18 @@ MAX_DEFLATE_RATIO = 1032
 """Deflate needs at least 2 bits for 258 bytes; genuine arrays of zeros reach this ratio, so it cannot be lower."""
 
 STORED, DEFLATED = 0, 8
+_METHODS = (STORED, DEFLATED)
 
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
+_ENTRY_BYTES, _LOCAL_BYTES = _ENTRY.size, _LOCAL.size
+_read_directory_entry, _read_local_header = _ENTRY.unpack_from, _LOCAL.unpack_from
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _SIZES_FOLLOW = 0x0008
 _UTF8 = 0x0800
 
 
-@dataclass(frozen=True, slots=True)
-class ZipEntry:
+class ZipEntry(NamedTuple):
     """One file of an archive; its compressed bytes are data[start : start + compressed_length]."""
 
     name: str
@@ -108,22 +109,6 @@ class ZipEntry:
     crc32: int
 
 
-@dataclass(slots=True)
-class _DirectoryRecord:
-    """A directory entry as it is stored, before it is checked."""
-
-    flags: int
-    method: int
-    crc32: int
-    compressed_length: int
-    length: int
-    header_start: int
-    raw_name: bytes
-    name: str
-    end: int
-    """Offset of the next directory entry."""
-
-
 def inspect_zip(data: Buffer) -> tuple[ZipEntry, ...]:
     """Return the entries of a sound archive in directory order; GuardError on anything else."""
     view = flat_view(data)
@@ -131,43 +116,57 @@ def inspect_zip(data: Buffer) -> tuple[ZipEntry, ...]:
     entries: list[ZipEntry] = []
     ranges: list[tuple[int, int]] = []
     offset = directory.start
-    for _ in range(directory.count):
-        record = _read_record(view, offset, directory.end)
-        _check_record(record)
-        entry = _locate_data(view, record, directory.start)
+    for _ in range(directory.entries):
+        entry, header_start, offset = _read_entry(view, offset, directory)
         entries.append(entry)
-        ranges.append((record.header_start, entry.start + entry.compressed_length))
-        offset = record.end
+        ranges.append((header_start, entry.start + entry.compressed_length))
     if offset != directory.end:
         raise refusal(f"the ZIP's directory ends at byte {offset}, not where its end record is ({directory.end})")
     _check_archive(entries, ranges)
     return tuple(entries)
 
 
-def _read_record(view: bytes | memoryview, offset: int, limit: int) -> _DirectoryRecord:
-    name_start = offset + _ENTRY.size
-    if name_start > limit:
+def _read_entry(view: bytes | memoryview, offset: int, directory: ZipDirectory) -> tuple[ZipEntry, int, int]:
+    """Return the entry at this offset of the directory, the offset of its local header, and that of the next entry.
+
+    One function reads and checks both headers, because calls take most of the time that a small array needs.
+    """
+    name_start = offset + _ENTRY_BYTES
+    if name_start > directory.end:
         raise refusal("the ZIP's directory is cut short", FETCH_AGAIN)
-    record = _ENTRY.unpack_from(view, offset)
-    signature, _, _, flags, method, _, _, crc32, compressed, length = record[:10]
-    name_length, extra_length, comment_length, disk, _, _, header_start = record[10:]
+    (
+        signature, _, _, flags, method, _, _, crc32, compressed, length,
+        name_length, extra_length, comment_length, disk, _, _, header_start,
+    ) = _read_directory_entry(view, offset)  # fmt: skip
     extra_start = name_start + name_length
     end = extra_start + extra_length + comment_length
-    if signature != b"PK\x01\x02" or end > limit:
+    if signature != b"PK\x01\x02" or end > directory.end:
         raise refusal(f"the ZIP's directory is broken at byte {offset}", FETCH_AGAIN)
     if disk:
         raise refusal("the ZIP spans several disks")
     raw_name = bytes(view[name_start:extra_start])
-    name = _decode_name(raw_name, flags)
-    if ZIP64_MARKER in (length, compressed, header_start):
+    name = _decode_name(raw_name, flags & _UTF8)
+    if length == ZIP64_MARKER or compressed == ZIP64_MARKER or header_start == ZIP64_MARKER:
         extra = bytes(view[extra_start : extra_start + extra_length])
         length, compressed, header_start = _read_zip64(name, extra, length, compressed, header_start)
-    return _DirectoryRecord(flags, method, crc32, compressed, length, header_start, raw_name, name, end)
+    most = compressed if method == STORED else compressed * MAX_DEFLATE_RATIO
+    if (
+        flags & _ENCRYPTED
+        or method not in _METHODS
+        or length > MAX_ENTRY_BYTES
+        or length > most
+        or (method == STORED and length < most)
+    ):
+        raise _refused_entry(name, flags, method, compressed, length)
+    start = _data_start(view, directory.start, raw_name, flags, method, compressed, length, header_start)
+    return ZipEntry(name, method, start, compressed, length, crc32), header_start, end
 
 
-def _decode_name(raw: bytes, flags: int) -> str:
+@functools.lru_cache(maxsize=256)
+def _decode_name(raw: bytes, utf8: int) -> str:
+    """Decode the name of an entry; it is kept, because the samples of a dataset share their names."""
     try:
-        return raw.decode("utf-8" if flags & _UTF8 else "cp437")
+        return raw.decode("utf-8" if utf8 else "cp437")
     except UnicodeDecodeError:
         raise refusal(f"the ZIP has an entry name that is not UTF-8: {raw!r}") from None
 
@@ -186,52 +185,70 @@ def _read_zip64(name: str, extra: bytes, *sizes: int) -> list[int]:
     raise refusal(f"the ZIP's entry {name!r} lacks the zip64 sizes it announces")
 
 
-def _check_record(record: _DirectoryRecord) -> None:
-    entry = f"the ZIP's entry {record.name!r}"
-    if record.flags & _ENCRYPTED:
-        raise refusal(f"{entry} is encrypted", "Save it again without a password")
-    if record.method not in (STORED, DEFLATED):
-        raise refusal(f"{entry} is compressed by method {record.method}; only stored and deflate are read")
-    if record.length > MAX_ENTRY_BYTES:
-        raise refusal(f"{entry} inflates to {record.length} bytes; {MAX_ENTRY_BYTES} is the limit")
-    most = record.compressed_length * (MAX_DEFLATE_RATIO if record.method == DEFLATED else 1)
-    if record.length > most or (record.method == STORED and record.length < most):
-        raise refusal(f"{entry} says that {record.compressed_length} bytes become {record.length}: impossible")
+def _refused_entry(name: str, flags: int, method: int, compressed: int, length: int) -> GuardError:
+    entry = f"the ZIP's entry {name!r}"
+    if flags & _ENCRYPTED:
+        return refusal(f"{entry} is encrypted", "Save it again without a password")
+    if method not in _METHODS:
+        return refusal(f"{entry} is compressed by method {method}; only stored and deflate are read")
+    if length > MAX_ENTRY_BYTES:
+        return refusal(f"{entry} inflates to {length} bytes; {MAX_ENTRY_BYTES} is the limit")
+    return refusal(f"{entry} says that {compressed} bytes become {length}: impossible")
 
 
-def _locate_data(view: bytes | memoryview, record: _DirectoryRecord, limit: int) -> ZipEntry:
-    """Return the entry with the offset of its data, from a local header that must agree with the directory.
+def _data_start(
+    view: bytes | memoryview,
+    limit: int,
+    raw_name: bytes,
+    flags: int,
+    method: int,
+    compressed: int,
+    length: int,
+    offset: int,
+) -> int:
+    """Return the offset of an entry's data, from the local header at `offset`, which must agree with the directory.
 
     numpy reserves space for zip64 sizes in local headers only, so the directory does not determine that offset.
     """
-    offset = record.header_start
-    if offset + _LOCAL.size > limit:
+    header_end = offset + _LOCAL_BYTES
+    if header_end > limit:
         raise refusal("the ZIP's directory points outside the data", FETCH_AGAIN)
-    header = _LOCAL.unpack_from(view, offset)
-    signature, _, flags, method, _, _, _, compressed, length, name_length, extra_length = header
-    name_end = offset + _LOCAL.size + name_length
-    start = name_end + extra_length
-    disagree = f"the ZIP's directory and local header disagree on {record.name!r}"
-    if signature != b"PK\x03\x04" or view[offset + _LOCAL.size : name_end] != record.raw_name:
-        raise refusal(f"{disagree}: its name")
-    if (flags ^ record.flags) & _ENCRYPTED or method != record.method:
-        raise refusal(f"{disagree}: how it is stored")
-    if not flags & _SIZES_FOLLOW and (
-        compressed not in (record.compressed_length, ZIP64_MARKER) or length not in (record.length, ZIP64_MARKER)
+    (
+        signature, _, local_flags, local_method, _, _, _, local_compressed, local_length, name_length, extra_length,
+    ) = _read_local_header(view, offset)  # fmt: skip
+    name_end = header_end + name_length
+    start: int = name_end + extra_length
+    if signature != b"PK\x03\x04" or view[header_end:name_end] != raw_name:
+        raise _disagreement(raw_name, flags, "its name")
+    if (local_flags ^ flags) & _ENCRYPTED or local_method != method:
+        raise _disagreement(raw_name, flags, "how it is stored")
+    if not local_flags & _SIZES_FOLLOW and (
+        (local_compressed != compressed and local_compressed != ZIP64_MARKER)
+        or (local_length != length and local_length != ZIP64_MARKER)
     ):
-        raise refusal(f"{disagree}: its size")
-    if start + record.compressed_length > limit:
-        raise refusal(f"the ZIP's entry {record.name!r} reaches beyond the data", FETCH_AGAIN)
-    return ZipEntry(record.name, method, start, record.compressed_length, record.length, record.crc32)
+        raise _disagreement(raw_name, flags, "its size")
+    if start + compressed > limit:
+        raise refusal(f"the ZIP's entry {_decode_name(raw_name, flags & _UTF8)!r} reaches beyond the data", FETCH_AGAIN)
+    return start
+
+
+def _disagreement(raw_name: bytes, flags: int, what: str) -> GuardError:
+    return refusal(
+        f"the ZIP's directory and local header disagree on {_decode_name(raw_name, flags & _UTF8)!r}: {what}"
+    )
 
 
 def _check_archive(entries: list[ZipEntry], ranges: list[tuple[int, int]]) -> None:
-    total = sum(entry.length for entry in entries)
+    total = 0
+    for entry in entries:
+        total += entry.length
     if total > MAX_TOTAL_BYTES:
         raise refusal(f"the ZIP inflates to {total} bytes in all; {MAX_TOTAL_BYTES} is the limit")
     if len({entry.name for entry in entries}) != len(entries):
         raise refusal("the ZIP has two entries of the same name")
     ranges.sort()
-    for (_, end), (start, _) in itertools.pairwise(ranges):
-        if start < end:
+    previous_end = 0
+    for start, end in ranges:
+        if start < previous_end:
             raise refusal(f"the ZIP's entries overlap at byte {start}: the mark of a zip bomb")
+        previous_end = end
