@@ -87,7 +87,8 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+# Compiles the decoder of native/, where a C compiler and the headers of libjpeg-turbo are installed.
+$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard native/*) | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q -c constraints.txt -U pip
 	$(BIN)/python -m pip install -q -c constraints.txt -e .
 	@touch $@

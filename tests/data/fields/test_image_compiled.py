@@ -16,7 +16,7 @@ from penstock.testing import make_image
 
 pytestmark = pytest.mark.skipif(
     compiled_decoder() is None,
-    reason="the compiled decoder is turned off, or not built for want of libjpeg-turbo's headers",
+    reason="the compiled decoder is turned off, or not built: it needs libjpeg-turbo",
 )
 FIELDS = {
     "pad": {"size": 224},

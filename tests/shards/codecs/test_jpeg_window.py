@@ -15,7 +15,7 @@ from penstock.testing import make_image
 
 needs_compiled = pytest.mark.skipif(
     compiled_decoder() is None,
-    reason="the compiled decoder is turned off, or not built for want of libjpeg-turbo's headers",
+    reason="the compiled decoder is turned off, or not built: it needs libjpeg-turbo",
 )
 KINDS = {
     "4:4:4": {"subsampling": 0},
