@@ -15,6 +15,7 @@ from penstock.plan.doctor.machine import (
     MemorySpace,
     core_checks,
     installed_version,
+    jpeg_decoder_check,
     limit_checks,
     memory_checks,
     numa_check,
@@ -202,8 +203,8 @@ def version_rows(facts=None, versions=INSTALLED):
 
 def test_complete_installation_is_good():
     found = version_rows()
-    assert list(found) == ["python", "torch", "packages"]
-    assert all(check.mark is CheckStatus.GOOD for check in found.values())
+    assert list(found) == ["python", "torch", "packages", "JPEG decoder"]
+    assert all(found[name].mark is CheckStatus.GOOD for name in ("python", "torch", "packages"))
     assert found["packages"].value == "penstock 1.2, numpy 1.2, simplejpeg 1.2, libdeflate 1.2, opencv 4.9"
 
 
@@ -228,6 +229,18 @@ def test_two_distributions_of_opencv_are_named():
     check = version_rows(versions={**INSTALLED, "opencv-python": "4.9"})["packages"]
     assert check.mark is CheckStatus.ATTENTION
     assert "opencv-python-headless and opencv-python" in check.meaning
+
+
+def test_the_decoder_of_jpegs_that_is_in_use_is_named():
+    compiled = jpeg_decoder_check(False, None)
+    assert (compiled.value, compiled.mark) == ("compiled", CheckStatus.GOOD)
+    missing = jpeg_decoder_check(False, "No module named 'penstock._decode'")
+    assert (missing.value, missing.mark) == ("simplejpeg", CheckStatus.ATTENTION)
+    assert "No module named" in missing.meaning
+    assert "libjpeg62-turbo-dev" in missing.meaning
+    turned_off = jpeg_decoder_check(True, None)
+    assert (turned_off.value, turned_off.mark) == ("simplejpeg", CheckStatus.ATTENTION)
+    assert "PENSTOCK_COMPILED" in turned_off.meaning
 
 
 def test_versions_are_read_without_importing_the_packages():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import multiprocessing
+import os
 import shutil
 import sys
 import warnings
@@ -278,10 +279,11 @@ def installed_version(distribution: str) -> str | None:
 
 
 def version_checks(machine: Machine, version: Version = installed_version) -> Iterator[Check]:
-    """Judge Python, torch, and the packages that decode."""
+    """Judge Python, torch, the packages that decode, and the decoder of JPEGs that is in use."""
     yield _python_check(machine)
     yield _torch_check(machine)
     yield _packages_check(version)
+    yield jpeg_decoder_check(os.environ.get("PENSTOCK_COMPILED") == "0", why_not_compiled())
 
 
 def _python_check(machine: Machine) -> Check:
@@ -316,3 +318,27 @@ def _packages_check(version: Version) -> Check:
         meaning = f"{' and '.join(opencv)} install the same files: remove all but opencv-python-headless."
         return Check("packages", value, meaning, CheckStatus.ATTENTION)
     return Check("packages", value, "They decode, resize and decompress in the workers of penstock.Loader.")
+
+
+def why_not_compiled() -> str | None:
+    """Return why the compiled JPEG decoder cannot be used; None if it can."""
+    try:
+        from penstock import _decode  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def jpeg_decoder_check(turned_off: bool, failure: str | None) -> Check:
+    """Judge which decoder of JPEGs is in use; `failure` says why the compiled one cannot be imported."""
+    gain = "It decodes only the window of a RandomResizedCrop, and takes about two thirds of the time."
+    if turned_off and failure is None:
+        meaning = f"PENSTOCK_COMPILED=0 turns the compiled decoder off. {gain}"
+        return Check("JPEG decoder", "simplejpeg", meaning, CheckStatus.ATTENTION)
+    if failure is None:
+        return Check("JPEG decoder", "compiled", "Decodes, resizes and stores an image in one call, without the GIL.")
+    meaning = (
+        f"The compiled decoder is not there ({failure}). {gain} Install a C compiler and the headers of libjpeg-turbo "
+        "(Debian and Ubuntu: libjpeg62-turbo-dev or libjpeg-turbo8-dev), and install penstock again."
+    )
+    return Check("JPEG decoder", "simplejpeg", meaning, CheckStatus.ATTENTION)
