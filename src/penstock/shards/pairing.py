@@ -17,7 +17,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import compress, count, repeat
+from typing import NamedTuple
 
 import numpy as np
 
@@ -222,46 +224,75 @@ def _stems_of_word_parts(keys: Collection[str], fixed: Iterable[str], sets: _Suf
         roots = stems
         while any(map(roots.__contains__, roots.values())):  # 0_front_left joins 0_front, which joins 0
             roots = {key: roots.get(stem, stem) for key, stem in roots.items()}
-        samples = set(compress(words, sets.could_be_samples(roots)))
+        samples = set(compress(words, sets.could_be_samples(roots))) if sets.have_common(roots) else ()
         if not samples:
             return roots
         marks -= samples
     return {}
 
 
+class _SuffixTables(NamedTuple):
+    """The suffixes of all keys, each as key * width + suffix, sorted."""
+
+    width: int
+    pairs: Ids
+    """Each key's suffixes."""
+    needed: Ids
+    """The suffixes that make a sample: of those at a dot the stated ones, or all if the key has none of these."""
+    counts: Ids
+    """How many suffixes each key has."""
+    first_needed: Ids
+    """Where in `needed` the suffixes of each key begin."""
+
+
 class _SuffixSets:
-    """The canonical suffixes of each key."""
+    """The canonical suffixes of each key; the tables of all keys are made when they are needed."""
 
     def __init__(self, split: SplitNames, key_numbers: dict[str, int], stated: Collection[str]) -> None:
-        suffixes, numbers = _number(map(canonical_suffix, split.suffixes))
-        self._width = len(suffixes)
+        self._split = split
+        self._stated = stated
         self._key_numbers = key_numbers
-        pairs = np.sort(split.key_ids * self._width + numbers[split.suffix_ids])
-        self._pairs = pairs[np.diff(pairs, prepend=-1) > 0]
-        """Each key's suffixes, as key * width + suffix."""
-        keys, of_key = self._pairs // self._width, self._pairs % self._width
+
+    def have_common(self, roots: dict[str, str]) -> bool:
+        """Return whether a key that would be joined has a suffix that any other key has; else none can be a sample."""
+        split = self._split
+        is_joined = np.zeros(len(split.keys), bool)
+        is_joined[np.fromiter(map(self._key_numbers.__getitem__, roots), np.int64)] = True
+        pairs = np.bincount(2 * split.suffix_ids + is_joined[split.key_ids], minlength=2 * len(split.suffixes)) > 0
+        others, joined = (set(map(canonical_suffix, compress(split.suffixes, pairs[side::2]))) for side in (0, 1))
+        return not joined.isdisjoint(others)
+
+    @cached_property
+    def _tables(self) -> _SuffixTables:
+        split = self._split
+        suffixes, numbers = _number(map(canonical_suffix, split.suffixes))
+        width = len(suffixes)
+        pairs = np.sort(split.key_ids * width + numbers[split.suffix_ids])
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+        keys, of_key = pairs // width, pairs % width
         at_dot = np.array([suffix.startswith(".") for suffix in suffixes])[of_key]
-        is_stated = at_dot & np.array([suffix in stated for suffix in suffixes])[of_key]
+        is_stated = at_dot & np.array([suffix in self._stated for suffix in suffixes])[of_key]
         has_stated = np.bincount(keys, is_stated) > 0
-        self._needed = self._pairs[is_stated | at_dot & ~has_stated[keys]]
-        """The suffixes that make a sample: of those at a dot the stated ones, or all if the key has none of these."""
-        bounds = np.arange(len(split.keys) + 1) * self._width
-        self._counts = np.diff(np.searchsorted(self._pairs, bounds))
-        self._first_needed = np.searchsorted(self._needed, bounds)
+        needed = pairs[is_stated | at_dot & ~has_stated[keys]]
+        bounds = np.arange(len(split.keys) + 1) * width
+        return _SuffixTables(
+            width, pairs, needed, np.diff(np.searchsorted(pairs, bounds)), np.searchsorted(needed, bounds)
+        )
 
     def could_be_samples(self, roots: dict[str, str]) -> list[bool]:
         """Return for each key whether it has all suffixes that make a sample of its root."""
+        width, pairs, all_needed, counts, first_needed = self._tables
         keys = np.fromiter(map(self._key_numbers.__getitem__, roots), np.int64)
         of_root = np.fromiter(map(self._key_numbers.get, roots.values(), repeat(-1)), np.int64)
-        first = self._first_needed[of_root]
-        needed = self._first_needed[of_root + 1] - first
-        could = (of_root >= 0) & (needed > 0) & (needed <= self._counts[keys])
+        first = first_needed[of_root]
+        needed = first_needed[of_root + 1] - first
+        could = (of_root >= 0) & (needed > 0) & (needed <= counts[keys])
         keys, first, needed = keys[could], first[could], needed[could]
         owner = np.repeat(np.arange(len(keys)), needed)
         nth = np.arange(len(owner)) - (np.cumsum(needed) - needed)[owner]
-        wanted = keys[owner] * self._width + self._needed[first[owner] + nth] % self._width
-        at = np.minimum(np.searchsorted(self._pairs, wanted), len(self._pairs) - 1)
-        could[could] = np.bincount(owner, self._pairs[at] != wanted, len(keys)) == 0
+        wanted = keys[owner] * width + all_needed[first[owner] + nth] % width
+        at = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+        could[could] = np.bincount(owner, pairs[at] != wanted, len(keys)) == 0
         answers: list[bool] = could.tolist()
         return answers
 
