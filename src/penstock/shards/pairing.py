@@ -240,9 +240,9 @@ class _SuffixTables(NamedTuple):
     needed: Ids
     """The suffixes that make a sample: of those at a dot the stated ones, or all if the key has none of these."""
     counts: Ids
-    """How many suffixes each key has."""
+    """The number of suffixes of each key."""
     first_needed: Ids
-    """Where in `needed` the suffixes of each key begin."""
+    """The place in `needed` at which the suffixes of each key begin."""
 
 
 class _SuffixSets:

@@ -237,7 +237,7 @@ def test_the_decoder_of_jpegs_that_is_in_use_is_named():
     missing = jpeg_decoder_check(False, "No module named 'penstock._decode'")
     assert (missing.value, missing.mark) == ("simplejpeg", CheckStatus.ATTENTION)
     assert "No module named" in missing.meaning
-    assert "libjpeg62-turbo-dev" in missing.meaning
+    assert "libjpeg-dev" in missing.meaning
     turned_off = jpeg_decoder_check(True, None)
     assert (turned_off.value, turned_off.mark) == ("simplejpeg", CheckStatus.ATTENTION)
     assert "PENSTOCK_COMPILED" in turned_off.meaning

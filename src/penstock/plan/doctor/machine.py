@@ -339,6 +339,6 @@ def jpeg_decoder_check(turned_off: bool, failure: str | None) -> Check:
         return Check("JPEG decoder", "compiled", "Decodes, resizes and stores an image in one call, without the GIL.")
     meaning = (
         f"The compiled decoder is not there ({failure}). {gain} Install a C compiler and the headers of libjpeg-turbo "
-        "(Debian and Ubuntu: libjpeg62-turbo-dev or libjpeg-turbo8-dev), and install penstock again."
+        "(Debian and Ubuntu: libjpeg-dev), and install penstock again."
     )
     return Check("JPEG decoder", "simplejpeg", meaning, CheckStatus.ATTENTION)
