@@ -1,4 +1,4 @@
-/* Gives damaged JPEGs and random requests to decode_jpeg_window, by libFuzzer; scripts/fuzz_decoder.py builds and runs it.
+/* Gives damaged JPEGs and random requests to decode_jpeg_window, by libFuzzer; scripts/fuzz_decoder.py runs it.
 
    An input is REQUEST_BYTES that choose a request, and then a JPEG. Every fourth image is decoded twice, into memory of
    different content: a difference means that a pixel was not written, or was computed from memory that was not set. */

@@ -1,9 +1,9 @@
 /* Decodes a window of a JPEG and resizes it, row by row, into memory of the caller.
 
-   libjpeg-turbo decodes only the columns and rows that the window needs. Each row is split into planes of 16 bits, of
-   which the last few are kept; an output row is the weighted sum of those that its filter covers, first down the rows
-   and then across the columns. So no pixel is stored between decoding and its place in the batch, except in a few rows
-   that stay in the processor's cache.
+   libjpeg-turbo decodes only the columns and rows that the window needs, into a ring of the last few rows. A row of
+   the result is the weighted sum of the rows that its filter covers; then the filter is applied across the columns. So
+   no pixel is stored between decoding and its place in the batch, except in a few rows that stay in the processor's
+   cache.
 
    The filter is a triangle whose half width is the factor of reduction, as in Pillow and torchvision with antialiasing.
    It uses pixels of the window only, as if the window had been cut out before. Weights have 14 bits, intermediate
@@ -26,11 +26,12 @@
 #error "libjpeg-turbo 2.0 or newer is needed, for jpeg_crop_scanline and jpeg_skip_scanlines"
 #endif
 
-#if defined(__GNUC__) && defined(__x86_64__)
-#include <immintrin.h>
-#define WITH_AVX2 __attribute__((target("avx2")))
-#define HAS_AVX2 __builtin_cpu_supports("avx2")
+#if !defined(__GNUC__) || !defined(__x86_64__)
+#error "GCC or clang and x86-64 are needed: the loops over rows are written for AVX2"
 #endif
+#include <immintrin.h>
+
+#define WITH_AVX2 __attribute__((target("avx2")))
 
 enum {
     WEIGHT_BITS = 14,
@@ -39,7 +40,7 @@ enum {
     ROUND_SHIFT = WEIGHT_BITS + VALUE_BITS,
     VECTOR = 64,      /* values that the loop over rows handles at a time; rows are followed by as many bytes */
     TAP_GROUP = 4,    /* weights of an output pixel are padded to a multiple of this */
-    OFFSET = 8,       /* of a row; libjpeg-turbo writes past the cache where rows begin at a multiple of 16 or 32 bytes */
+    OFFSET = 8,       /* of a row; libjpeg-turbo writes past the cache if rows begin at a multiple of 16 or 32 */
     READ_AHEAD = 4,   /* rows that are read at a time: libjpeg makes two at once where colours are halved */
     MAX_TAPS = 64,    /* more source pixels for one output pixel are left to the caller, which averages first */
     CHROMA_REACH = 2, /* columns beside the window that interpolation of the colours reads */
@@ -148,9 +149,10 @@ static void fill_filter(Filter *filter, const Side *side, int divisor, int mirro
 
 /* -- loops over rows ----------------------------------------------------------------------------------------------- */
 
-/* The loops exist twice: for processors with AVX2, and in plain C, which gives the same values. */
+/* Plain C is too slow here, because compilers do not find vectors in it; it stores what is rare: greyscale, results of
+   fewer than four columns, and arrays of unusual strides. */
 
-/* Where a row of the result is stored. A negative step stores from right to left. */
+/* The place of a row of the result. A negative step stores from right to left. */
 typedef struct {
     uint8_t *first;
     ptrdiff_t step, channel;
@@ -160,17 +162,6 @@ static uint8_t to_byte(int32_t sum)
 {
     int32_t value = (sum + (1 << (ROUND_SHIFT - 1))) >> ROUND_SHIFT;
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
-}
-
-/* Sums rows by their weights, each product rounded to VALUE_BITS after the point. */
-static void weigh_plain(const uint8_t *const *rows, const int16_t *weights, int taps, int16_t *sum, int count)
-{
-    for (int at = 0; at < count; at++) {
-        int value = 0;
-        for (int tap = 0; tap < taps; tap++)
-            value += ((rows[tap][at] * weights[tap] >> (WEIGHT_BITS - VALUE_BITS - 1)) + 1) >> 1;
-        sum[at] = (int16_t)value;
-    }
 }
 
 /* Resizes a row across the columns; `pixel` values lie between neighbours, of which `channels` are stored. */
@@ -195,12 +186,13 @@ static void copy_plain(const uint8_t *line, int pixel, int channels, RowTarget o
             out.first[at * out.step + channel * out.channel] = line[at * pixel + channel];
 }
 
-#ifdef WITH_AVX2
-/* Also writes up to VECTOR - 1 values behind the sum, and reads as many behind the rows. */
-WITH_AVX2 static void weigh_avx2(const uint8_t *const *rows, const int16_t *weights, int taps, int16_t *sum, int count)
+/* Sums rows by their weights, each product rounded to VALUE_BITS after the point. Also writes up to VECTOR - 1 values
+   behind the sum, and reads as many behind the rows. */
+WITH_AVX2 static void weigh(const uint8_t *const *rows, const int16_t *weights, int taps, int16_t *sum, int count)
 {
     for (int at = 0; at < count; at += VECTOR) {
-        __m256i sums[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+        const __m256i zero = _mm256_setzero_si256();
+        __m256i sums[4] = {zero, zero, zero, zero};
         for (int tap = 0; tap < taps; tap++) {
             const uint8_t *row = rows[tap] + at;
             __m256i weight = _mm256_set1_epi16(weights[tap]);
@@ -238,8 +230,8 @@ WITH_AVX2 static inline void store_four(uint8_t *out, ptrdiff_t channel, int pla
 /* Returns red, green and blue of an output pixel, as 32-bit numbers. */
 WITH_AVX2 static inline __m128i weigh_pixel(const int16_t *row, const Filter *filter, int at)
 {
-    const __m256i pairs = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10, 11, 4,
-                                           5, 12, 13, 6, 7, 14, 15);
+    const __m256i pairs =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
     const __m256i spread = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
     const int16_t *source = row + (ptrdiff_t)filter->first[at] * PIXEL;
     const int16_t *weights = filter->weights + (size_t)at * filter->taps;
@@ -294,58 +286,37 @@ WITH_AVX2 static void copy_avx2(const uint8_t *line, RowTarget out, int planes, 
         store_four(out.first + at * out.step, out.channel, planes, pixels);
     }
 }
-#endif
-
-static void weigh(const uint8_t *const *rows, const int16_t *weights, int taps, int16_t *sum, int count)
-{
-#ifdef WITH_AVX2
-    if (HAS_AVX2) {
-        weigh_avx2(rows, weights, taps, sum, count);
-        return;
-    }
-#endif
-    weigh_plain(rows, weights, taps, sum, count);
-}
-
 /* Returns the target of a row that the loops write from left to right. */
 static RowTarget row_target(const Target *target, int row)
 {
     return (RowTarget){target->pixels + row * target->row_step, target->column_step, target->channel_step};
 }
 
-/* Returns whether the AVX2 loops may store a row: four pixels or more, in planes or pixel after pixel. */
+/* Returns whether the loops with AVX2 may store a row: four pixels or more, in planes or pixel after pixel. */
 static int has_fast_layout(const Target *target, int channels, int count)
 {
-#ifdef WITH_AVX2
     int pixels = target->column_step == COLOURS && target->channel_step == 1;
-    return HAS_AVX2 && channels == COLOURS && count >= 4 && (target->column_step == 1 || pixels);
-#else
-    (void)target, (void)channels, (void)count;
-    return 0;
-#endif
+    return channels == COLOURS && count >= 4 && (target->column_step == 1 || pixels);
 }
 
-static void resize_row(const int16_t *row, const Filter *filter, int channels, const Target *target, int number, int count)
+static void resize_row(const int16_t *row, const Filter *filter, int channels, const Target *target, int number,
+                       int count)
 {
     RowTarget out = row_target(target, number);
-#ifdef WITH_AVX2
     if (has_fast_layout(target, channels, count)) {
         resize_avx2(row, filter, out, out.step == 1, count);
         return;
     }
-#endif
     resize_plain(row, filter, channels == 1 ? 1 : PIXEL, channels, out, count);
 }
 
 static void copy_row(const uint8_t *line, int channels, const Target *target, int number, int mirrored, int count)
 {
     RowTarget out = row_target(target, number);
-#ifdef WITH_AVX2
     if (has_fast_layout(target, channels, count)) {
         copy_avx2(line, out, out.step == 1, mirrored, count);
         return;
     }
-#endif
     if (mirrored) {
         out.first += (count - 1) * out.step;
         out.step = -out.step;
@@ -540,8 +511,8 @@ static void filter_rows(struct jpeg_decompress_struct *decoder, Workspace *space
 static int is_plausible(const Side *side)
 {
     return side->image > 0 && side->image <= JPEG_MAX_DIMENSION && side->start >= 0 && side->length > 0 &&
-           side->length <= side->image - side->start && side->size > 0 && side->size <= MAX_SIDE && side->cut >= 0 && side->count > 0 &&
-           side->count <= side->size - side->cut;
+           side->length <= side->image - side->start && side->size > 0 && side->size <= MAX_SIDE && side->cut >= 0 &&
+           side->count > 0 && side->count <= side->size - side->cut;
 }
 
 static void begin(struct jpeg_decompress_struct *decoder, const uint8_t *jpeg, size_t size, const Request *request)
@@ -559,7 +530,7 @@ static void begin(struct jpeg_decompress_struct *decoder, const uint8_t *jpeg, s
     jpeg_start_decompress(decoder);
 }
 
-/* Lets libjpeg skip what lies above and beside the window; returns how many columns of a row are still to be skipped. */
+/* Lets libjpeg skip what lies above and beside the window; returns how many columns of a row are left to skip. */
 static int skip_to_window(struct jpeg_decompress_struct *decoder, const Filter *down, const Filter *across)
 {
     JDIMENSION begin = 0, width = decoder->output_width;
@@ -604,6 +575,11 @@ static Outcome decode_with(Workspace *space, Filter *down, Filter *across, const
     }
     jpeg_destroy_decompress(&decoder);
     return DECODED;
+}
+
+int is_supported(void)
+{
+    return __builtin_cpu_supports("avx2");
 }
 
 Outcome decode_jpeg_window(const uint8_t *jpeg, size_t size, const Request *request, const Target *target)

@@ -35,6 +35,9 @@ typedef enum {
     NO_MEMORY
 } Outcome;
 
+/* Returns whether this processor has the instructions that the decoder uses. */
+int is_supported(void);
+
 /* Writes rows.count × columns.count pixels. The target has undefined content unless the outcome is DECODED. */
 Outcome decode_jpeg_window(const uint8_t *jpeg, size_t size, const Request *request, const Target *target);
 

@@ -1,4 +1,4 @@
-/* The Python module penstock._decode: one function, which decodes and resizes without holding the interpreter's lock. */
+/* The Python module penstock._decode: one function, which decodes and resizes without the interpreter's lock. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <limits.h>
@@ -52,8 +52,8 @@ static int fits(const Py_buffer *out, Request *request)
 PyDoc_STRVAR(decode_window_doc,
              "decode_window(jpeg, out, divisor, coarse_chroma, mirrored, *rows, *columns)\n--\n\n"
              "Decode a window of a JPEG, resize it, and store it in out, of shape (rows, columns, 1 or 3).\n\n"
-             "rows and columns are six numbers each: length of the whole image, start and length of the window, length to\n"
-             "which it is resized, pixels of that which are left out at the beginning, and pixels that are stored.\n"
+             "rows and columns are six numbers each: length of the whole image, start and length of the window, length\n"
+             "to which it is resized, pixels of that which are left out at the beginning, and pixels that are stored.\n"
              "Return False, with undefined content in out, if libjpeg warns of anything or the image is unusual.");
 
 static PyObject *decode_window(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
@@ -103,10 +103,22 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "penstock._decode", "Decode and resize a window of a JPEG in one call.", 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT,
+    "penstock._decode",
+    "Decode and resize a window of a JPEG in one call.",
+    0,
+    methods,
+    slots,
+    NULL,
+    NULL,
+    NULL,
 };
 
 PyMODINIT_FUNC PyInit__decode(void)
 {
+    if (!is_supported()) {
+        PyErr_SetString(PyExc_ImportError, "this processor has no AVX2");
+        return NULL;
+    }
     return PyModuleDef_Init(&module);
 }
