@@ -478,6 +478,25 @@ static int read_rows(struct jpeg_decompress_struct *decoder, const Workspace *sp
     return row + (int)jpeg_read_scanlines(decoder, rows, (JDIMENSION)count);
 }
 
+/* Returns whether libjpeg can write its rows straight to where they are stored. */
+static int is_direct(const Filter *down, const Filter *across, const Request *request, const Target *target)
+{
+    int width = (request->columns.image + request->divisor - 1) / request->divisor;
+    return down->identity && across->identity && !request->mirrored && across->low == 0 && across->high == width &&
+           target->column_step == request->channels && (request->channels == 1 || target->channel_step == 1);
+}
+
+static void decode_rows(struct jpeg_decompress_struct *decoder, const Target *target, int count)
+{
+    JSAMPROW rows[READ_AHEAD];
+    for (int row = 0; row < count;) {
+        int wanted = count - row < READ_AHEAD ? count - row : READ_AHEAD;
+        for (int i = 0; i < wanted; i++)
+            rows[i] = target->pixels + (row + i) * target->row_step;
+        row += (int)jpeg_read_scanlines(decoder, rows, (JDIMENSION)wanted);
+    }
+}
+
 /* Stores rows that need no filter. */
 static void copy_rows(struct jpeg_decompress_struct *decoder, const Workspace *space, const Request *request,
                       const Target *target, size_t skipped_bytes)
@@ -515,14 +534,15 @@ static int is_plausible(const Side *side)
            side->count > 0 && side->count <= side->size - side->cut;
 }
 
-static void begin(struct jpeg_decompress_struct *decoder, const uint8_t *jpeg, size_t size, const Request *request)
+static void begin(struct jpeg_decompress_struct *decoder, const uint8_t *jpeg, size_t size, const Request *request,
+                  int direct)
 {
     jpeg_create_decompress(decoder);
     jpeg_mem_src(decoder, jpeg, (unsigned long)size);
     jpeg_read_header(decoder, TRUE);
     if (!is_usual(decoder, request))
         leave((j_common_ptr)decoder);
-    decoder->out_color_space = request->channels == 1 ? JCS_GRAYSCALE : JCS_EXT_RGBX;
+    decoder->out_color_space = request->channels == 1 ? JCS_GRAYSCALE : direct ? JCS_EXT_RGB : JCS_EXT_RGBX;
     decoder->scale_num = 1;
     decoder->scale_denom = (unsigned)request->divisor;
     decoder->dct_method = JDCT_ISLOW;
@@ -559,9 +579,12 @@ static Outcome decode_with(Workspace *space, Filter *down, Filter *across, const
         jpeg_destroy_decompress(&decoder);
         return NOT_DECODED;
     }
-    begin(&decoder, jpeg, size, request);
+    int direct = is_direct(down, across, request, target);
+    begin(&decoder, jpeg, size, request, direct);
     size_t skipped = (size_t)skip_to_window(&decoder, down, across) * decoder.output_components;
-    if (down->identity && across->identity) {
+    if (direct) {
+        decode_rows(&decoder, target, request->rows.count);
+    } else if (down->identity && across->identity) {
         copy_rows(&decoder, space, request, target, skipped);
     } else {
         fill_filter(down, &request->rows, request->divisor, 0);
