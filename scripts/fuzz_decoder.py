@@ -99,7 +99,7 @@ def run(command: list[str]) -> None:
 def run_chunk(program: Path, corpus: Path, folder: Path, seed: int, runs: int) -> tuple[int, int] | None:
     """Return how many JPEGs the decoder was given and how many it decoded; None if an input failed."""
     options = [f"-runs={runs}", f"-seed={seed}", f"-max_len={MAX_INPUT_BYTES}", f"-timeout={MAX_SECONDS_PER_INPUT}"]
-    options += [f"-artifact_prefix={folder}/found-", "-mutate_depth=1", "-rss_limit_mb=2048"]
+    options += [f"-artifact_prefix={folder}/found-", "-mutate_depth=1", "-entropic=0", "-rss_limit_mb=2048"]
     log = folder / f"chunk-{seed}.log"
     with log.open("w") as output:
         status = subprocess.run([program, corpus, *options], stderr=output, stdout=output, check=False).returncode
