@@ -1,0 +1,1 @@
+"""The diagnosis against public training scripts, unchanged; the truth of each setting is measured."""
