@@ -7,7 +7,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests and benchmarks start hundreds of interpreters, and each would compile the package again without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-gpu test-ray test-bench check format bench bench-gpu bench-store bench-scale bench-faults bench-plan bench-train examples soak peers clean
+.PHONY: demo test test-all test-gpu test-ray test-bench check format bench bench-gpu bench-store bench-scale bench-faults bench-faults-independent bench-field bench-plan bench-train examples soak peers clean
 
 demo: $(VENV)/.installed-torch
 	$(BIN)/penstock demo $(ARGS)
@@ -63,6 +63,14 @@ soak: $(VENV)/.installed-dev
 # Injects faults around real loaders and checks whether the diagnosis names them: 45 minutes; FUSE and cgroups need root.
 bench-faults: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.faults $(ARGS)
+
+# Trainings whose faults were made without knowledge of the rules: 40 minutes on a quiet machine of two cores.
+bench-faults-independent: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.faults_independent $(ARGS)
+
+# Public training scripts, fetched beside the checkout; benchmarks/field/__main__.py says how, and how on a GPU machine.
+bench-field: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.field $(ARGS)
 
 # Predictions of the model and results of tuning against real DataLoaders: 25 minutes; its disks need root.
 bench-plan: $(VENV)/.installed-dev

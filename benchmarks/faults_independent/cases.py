@@ -1,8 +1,8 @@
-"""All cases, each in one place: the script, its settings in two sizes, the accepted causes, and how the truth is measured.
+"""All cases, each in one place: its script, settings in two sizes, accepted causes, and how the truth is measured.
 
-A case runs its script twice: `planted` with the fault, recorded and diagnosed, and `removed` without it. The measured gain
-is the ratio of the rates that the script itself prints. In a healthy case `removed` is the change that a user would try
-first. A case is judged by what was measured: if `removed` gains less than 5%, the right verdict has no finding.
+A case runs its script twice: `planted` with the fault, recorded and diagnosed, and `removed` without it. The measured
+gain is the ratio of the rates that the script itself prints. In a healthy case `removed` is the change that a user
+would try first. What was measured judges a case: if `removed` gains less than 5%, the right verdict has no finding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Side:
     """One of the two runs of a case."""
 
     args: str = ""
-    """Arguments of the script; {data} is the folder, {plain} the same folder without a mount, {out} a scratch folder."""
+    """Arguments of the script; {data} is the folder, {plain} the same without a mount, {out} a scratch folder."""
     means: tuple[Means, ...] = ()
 
 
@@ -44,11 +44,11 @@ class Case:
     script: str
     """A file in scripts/, without `.py`."""
     fault: str
-    """What is wrong, or why a healthy training might be taken for a faulty one."""
+    """The fault in a sentence, or the reason why a healthy training might be taken for a faulty one."""
     accepted: tuple[str, ...]
     """The causes that are right; empty for a healthy training."""
     truth: str
-    """What differs in the second run."""
+    """The difference of the second run."""
     common: tuple[str, str]
     """Arguments of both runs, small and large."""
     planted: Side
@@ -90,6 +90,7 @@ SCANS = _data(
     make.both(chunks=make.scans(128, 160, 64), single=make.scans(128, 160, 1)),
 )
 TARS = _same("tars", make.tars((200, 200, 200, 200), 160, 200))
+LARGER_TARS = _same("larger-tars", make.tars((200, 200, 200, 200), 320, 400))
 UNEVEN_TARS = _data(
     "uneven-tars",
     make.both(uneven=make.tars((120, 680), 320, 400), even=make.tars((400, 400), 320, 400)),
@@ -294,7 +295,7 @@ FAULTY = (
         script="folder_cnn",
         fault="A mount takes 15 ms to open a file, as a busy NFS server does.",
         accepted=("latency_bound", "small_files"),
-        why_several="each sample waits for one answer of the storage, and the cause of it is that each sample is a file",
+        why_several="each sample waits for one answer of the storage, because each sample is a file",
         truth="the same files on the disk",
         made=PHOTOS,
         common=("--workers 2 --persistent --epochs 2", "--workers 4 --persistent --epochs 2 --width 16"),
@@ -304,13 +305,13 @@ FAULTY = (
     Case(
         name="reads_take_long",
         script="tar_wds",
-        fault="Every read request of a mount takes 12 ms, however many are in flight.",
+        fault="Every read request of a mount takes 60 ms, however many are in flight.",
         accepted=("latency_bound", "storage_bandwidth"),
-        why_several="requests of the kernel's size in turn, each with a delay, also are a limit in bytes per second per worker",
+        why_several="requests of one size, each with a delay, are a limit in bytes per second too",
         truth="the same shards on the disk",
-        made=TARS,
+        made=LARGER_TARS,
         common=("--width 8", "--width 16 --workers 4"),
-        planted=Side("--data {data}", (SlowMount(read_ms=12),)),
+        planted=Side("--data {data}", (SlowMount(read_ms=60),)),
         removed=Side("--data {plain}"),
     ),
     Case(
@@ -327,12 +328,12 @@ FAULTY = (
     Case(
         name="narrow_mount_of_shards",
         script="tar_wds",
-        fault="Shards lie on a mount that delivers 2 MB/s.",
+        fault="Shards lie on a mount that delivers 1 MB/s.",
         accepted=("storage_bandwidth",),
         truth="the same shards on the disk",
         made=TARS,
         common=("--width 8", "--width 16 --batch-size 32"),
-        planted=Side("--data {data}", (SlowMount(mbps=2),)),
+        planted=Side("--data {data}", (SlowMount(mbps=1),)),
         removed=Side("--data {plain}"),
     ),
     Case(
@@ -361,7 +362,7 @@ FAULTY = (
     Case(
         name="evicted_cache",
         script="memmap_mlp",
-        fault="Another program evicts the file from the page cache, so that each epoch reads it from a limited disk again.",
+        fault="Another program evicts the file from the page cache: each epoch reads it from a limited disk.",
         accepted=("cache_miss", "memory_pressure", "storage_bandwidth"),
         why_several="the file would fit into memory but is evicted, and the disk then is what limits",
         truth="nothing evicts the file; the disk has the same limit",

@@ -1,4 +1,4 @@
-"""What slows a training from outside: mounts, kernel limits, other processes, signals. Each is a context around a run."""
+"""Slows a training from outside, by mounts, kernel limits, other processes and signals, each a context around a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE = "benchmarks.faults_independent"
 
 @dataclass
 class Surroundings:
-    """What a means may change about the run that it is around."""
+    """The parts of a run that a means may change."""
 
     plain: Path
     """The folder of the data."""

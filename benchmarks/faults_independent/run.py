@@ -42,7 +42,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured in a case."""
+    """The measurements of a case."""
 
     name: str
     size: Size
@@ -54,7 +54,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Result(Measured):
-    """What the diagnosis answered, beside what was measured."""
+    """The answer of the diagnosis, with the measurements."""
 
     accepted: tuple[str, ...]
     measured: float
@@ -63,7 +63,7 @@ class Result(Measured):
     """`healthy`, `findings` or `undetermined`."""
     findings: tuple[str, ...]
     gain: float | None
-    """What the first finding expects, and the ends of its interval."""
+    """The gain that the first finding expects, and the ends of its interval."""
     low: float | None
     high: float | None
     sentence: str
@@ -127,7 +127,7 @@ def train(case: Case, side: Side, size: Size, folder: Path, recording: Path) -> 
 
 def _run(command: list[str], around: Surroundings) -> Ran:
     environment = dict(os.environ, GROUPS_TO_JOIN=" ".join(map(str, around.groups)))
-    busy, own, start = _busy_s(), _children_s(), time.monotonic()
+    busy, own, start = busy_seconds(), children_seconds(), time.monotonic()
     process = subprocess.Popen(
         ["/bin/sh", "-c", JOIN_GROUPS, "sh", *command],
         stdout=subprocess.PIPE,
@@ -146,7 +146,7 @@ def _run(command: list[str], around: Surroundings) -> Ran:
     rates = RATE.findall(printed)
     if process.returncode or not rates:
         raise RuntimeError(f"exit code {process.returncode}: {shlex.join(command)}\n{errors[-2000:]}")
-    others = (_busy_s() - busy - (_children_s() - own)) / seconds
+    others = (busy_seconds() - busy - (children_seconds() - own)) / seconds
     return Ran(float(rates[-1]), seconds, max(0.0, others))
 
 
@@ -160,11 +160,11 @@ def diagnose(recording: Path) -> dict[str, Any]:
     return found
 
 
-def _busy_s() -> float:
+def busy_seconds() -> float:
     times = psutil.cpu_times()
     return times.user + times.nice + times.system
 
 
-def _children_s() -> float:
+def children_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

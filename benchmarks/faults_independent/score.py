@@ -9,9 +9,12 @@ from benchmarks.faults_independent.run import Result
 from benchmarks.result import Line, Table
 
 HEALTHY_BELOW = 0.05
-"""Without at least this gain a fault does no harm on this machine, and nothing is to be found."""
+"""A fault whose removal gains less does no harm on this machine, and nothing is to be found."""
 MIN_RIGHT = 0.9
 MIN_INSIDE = 0.8
+
+DISTURBED_CORES = 1.0
+"""If programs that are no part of the case use so much, a verdict that names them is true, and says nothing."""
 
 Outcome = Literal["right", "wrong", "missed", "false finding", "undetermined", "void"]
 
@@ -21,7 +24,14 @@ def is_healthy(result: Result) -> bool:
 
 
 def is_void(result: Result) -> bool:
-    """Return whether a training that was meant to be healthy is not on this machine, so that no truth is known."""
+    """Return whether no truth is known.
+
+    That is so if a training that was meant to be healthy is not on this machine, and if the machine was so busy with
+    other programs that the verdict names them.
+    """
+    disturbed = result.other_cores >= DISTURBED_CORES and result.findings[:1] == ("noisy_neighbour",)
+    if disturbed and "noisy_neighbour" not in result.accepted:
+        return True
     return not result.accepted and not is_healthy(result)
 
 
@@ -74,8 +84,9 @@ def table(results: Sequence[Result]) -> Table:
 NOTE = (
     "Each case is a small training in two sizes, with one planted fault or none. The measured gain is that of the "
     "same script without the fault (in a healthy case: with the change that a user would try first), by the rate that "
-    "the script prints. If it is below 5%, nothing is to be found; a training meant to be healthy that gains more is void. `others`: cores that other processes used during the recorded run, "
-    "those of the fault among them."
+    "the script prints. If it is below 5%, nothing is to be found. A case is void if it was meant to be healthy and "
+    "gains more, or if the verdict names other programs and they did use a core or more without being a part of the "
+    "case. `others`: cores that other processes used during the recorded run, those of the fault among them."
 )
 
 

@@ -44,7 +44,7 @@ class Alternative:
 
     name: str
     causes: tuple[str, ...]
-    """What is the right cause if this gains 5% or more."""
+    """The causes that are right if this gains 5% or more."""
     args: str | None = None
     """Arguments in place of the setting's own; None keeps them."""
     cached: bool = False
@@ -65,7 +65,7 @@ class Setting:
     """A name in DATA."""
     alternatives: tuple[Alternative, ...] = ()
     in_use: tuple[str, ...] = ()
-    """What the script uses already, as words in a plan's changes; proposing one of them is a fault."""
+    """Things that the script uses already, as words in a plan's changes; proposing one of them is a fault."""
     gpu: bool = False
     """Whether it needs a GPU machine with torchvision."""
     slow_open_ms: float = 0
@@ -159,7 +159,7 @@ DATA: dict[str, Maker] = {
     "shards": partial(synthetic.image_shards, shards=64, per_shard=500, height=333, width=500),
     "thumbnail-shards": partial(synthetic.image_shards, shards=64, per_shard=500, height=72, width=96),
 }
-"""What each name of data is; `links` is how many names every image file gets, for long epochs."""
+"""The maker of each name of data; `links` is how many names every image file gets, for long epochs."""
 
 LOADING = ("no_overlap", "too_few_workers", "decode_bound")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults_independent.means import SlowMount, Surroundings
+from benchmarks.faults_independent.run import busy_seconds, children_seconds
 from benchmarks.field import synthetic
 from benchmarks.field.manifest import DATA, Script, Setting
 
@@ -33,13 +34,15 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALL
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of a setting, and what the diagnosis and the plan answered."""
+    """The measurements of a setting, and the answers of the diagnosis and the plan."""
 
     name: str
     rate: float
     """Steps per second while watched."""
     watched_cost: float | None
     """Seconds per step while watched over those alone, minus one; None if it was not run alone."""
+    other_cores: float
+    """Cores that other processes of the machine used during the watched run."""
     gains: dict[str, float]
     """Measured gain of each alternative over the run alone, or over the watched one."""
     verdict: str
@@ -68,6 +71,7 @@ class Runner:
 
     def __init__(self, scripts: Path, folder: Path, seconds: float, alone: bool) -> None:
         self.scripts, self.folder, self.seconds, self.alone = scripts, folder, seconds, alone
+        self.other_cores = 0.0
         for name in ("recordings", "work", "out", "data"):
             (folder / name).mkdir(parents=True, exist_ok=True)
 
@@ -75,6 +79,7 @@ class Runner:
         recording = self.folder / "recordings" / f"{setting.full_name.replace('/', '-')}.jsonl"
         recording.unlink(missing_ok=True)
         watched = self.rate(setting, watch=recording)
+        other_cores = self.other_cores
         alone = self.rate(setting) if self.alone else None
         base = alone or watched
         gains = {}
@@ -87,6 +92,7 @@ class Runner:
             name=setting.full_name,
             rate=watched,
             watched_cost=alone / watched - 1 if alone else None,
+            other_cores=other_cores,
             gains=gains,
             verdict=found["verdict"],
             sentence=found["sentence"],
@@ -142,7 +148,8 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            end = time.monotonic() + LONGEST_START_S
+            start, busy, own = time.monotonic(), busy_seconds(), children_seconds()
+            end = start + LONGEST_START_S
             while process.poll() is None and time.monotonic() < end and not times.exists():
                 time.sleep(0.05)
             if process.poll() is None:
@@ -151,6 +158,7 @@ class Runner:
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
+        self.other_cores = (busy_seconds() - busy - (children_seconds() - own)) / (time.monotonic() - start)
         return log.read_text(errors="replace")
 
     def _work_tree(self, script: Script, place: Path) -> Path:

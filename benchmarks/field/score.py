@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from benchmarks.faults_independent.score import DISTURBED_CORES
 from benchmarks.field.manifest import SETTINGS, Setting
 from benchmarks.field.run import Result
 from benchmarks.result import Line, Table
@@ -28,6 +29,8 @@ def truth(result: Result) -> tuple[str, ...]:
 
 
 def outcome(result: Result) -> str:
+    if disturbed(result):
+        return "void"
     if result.verdict in ("undetermined", "unreadable"):
         return result.verdict
     causes = truth(result)
@@ -36,6 +39,11 @@ def outcome(result: Result) -> str:
     if not result.findings:
         return "missed"
     return "right" if result.findings[0] in causes else "wrong"
+
+
+def disturbed(result: Result) -> bool:
+    """Return whether the verdict names other programs, truly: it says nothing about the script then."""
+    return result.findings[:1] == ("noisy_neighbour",) and result.other_cores >= DISTURBED_CORES
 
 
 def measured(result: Result) -> float | None:
@@ -58,6 +66,8 @@ def proposed_in_use(result: Result) -> list[str]:
 
 def lines(results: Sequence[Result]) -> Iterator[Line]:
     """Yield the figures of the score; those without any run are left out."""
+    costs = [result.watched_cost for result in results if result.watched_cost is not None]
+    results = [result for result in results if not disturbed(result)]
     stated = [result for result in results if truth(result)]
     without = [result for result in results if not truth(result)]
     if stated:
@@ -74,22 +84,24 @@ def lines(results: Sequence[Result]) -> Iterator[Line]:
     if inside:
         what = "measured gain inside the interval"
         yield Line(what, f"{sum(inside)}", f"of {len(inside)}", sum(inside) / len(inside), MIN_INSIDE, "at least")
+    if not results:
+        return
     undetermined = sum(outcome(result) == "undetermined" for result in results)
     yield Line("undetermined", f"{undetermined}", f"of {len(results)}", undetermined / len(results), 0.1, "at most")
     in_use = sum(bool(proposed_in_use(result)) for result in results)
     yield Line("plans that propose what is in use", f"{in_use}", f"of {len(results)}", in_use, 0, "at most")
-    costs = [result.watched_cost for result in results if result.watched_cost is not None]
     if costs:
         what = "median cost of watching"
         yield Line(what, f"{median(costs):+.1%}", f"over {len(costs)}", median(costs), MAX_WATCHED_COST, "at most")
 
 
-COLUMNS = ("setting", "measured", "truth", "findings", "outcome", "expected gain", "watching")
+COLUMNS = ("setting", "measured", "truth", "findings", "outcome", "expected gain", "watching", "others")
 NOTE = (
     "Public scripts, unchanged, each for a few seconds after its first step. Rates are those of the optimizer's steps "
     "after the first 40% of the time, timed by a hook of our own. `cached`: every DataLoader repeats its first batch. "
     "An alternative that gains 5% or more makes its causes true. `watching`: seconds per step under `penstock run` "
-    "against alone. On a CPU OMP_NUM_THREADS is 1."
+    "against alone. `others`: cores that other programs used; from one core on, a verdict that names them is void. "
+    "On a CPU OMP_NUM_THREADS is 1."
 )
 
 
@@ -115,4 +127,5 @@ def _row(result: Result) -> tuple[str, ...]:
         outcome(result),
         interval,
         "" if result.watched_cost is None else f"{result.watched_cost:+.1%}",
+        f"{result.other_cores:.1f}",
     )

@@ -108,7 +108,7 @@ def main():
     model = build_model(a.width, len(data.classes))
     model.register_buffer("bank", torch.zeros(a.memory_bank, 128))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    log = open(a.log, "a") if a.log else None
+    log = open(a.log, "a") if a.log else None  # noqa: SIM115
     seen = step = 0
     start = time.time()
     for _ in range(a.epochs):

@@ -20,7 +20,7 @@ class Records(Dataset):
     def connect(self):
         self.pid = os.getpid()
         self.db = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-        self.lock_file = open(self.path + ".lock", "w") if self.lock else None
+        self.lock_file = open(self.path + ".lock", "w") if self.lock else None  # noqa: SIM115
 
     def __len__(self):
         return self.samples
