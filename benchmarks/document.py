@@ -20,11 +20,11 @@ INTRODUCTION = """\
 
 The sections are written by `make bench`, `make bench-faults`, `make bench-faults-independent`, `make bench-field`,
 `make bench-plan`, `make bench-train`, `make examples`, `make bench-gpu`, `make bench-store` and `make soak`, each with
-`ARGS=--write`. Both sides of a line ran in one run and in turns, and the order rotated from round to round; the ratio is
-the median of the ratios of the rounds. In the section gpu this holds for the trainings and the transform. Loaders that
-are compared there ran in turns too, but their ratio is that of their medians; the other rows were measured once, as were
-those of faults-independent and field, whose sides ran one after the other. Absolute figures differ from machine to
-machine.
+`ARGS=--write`. Both sides of a line ran in one run and in turns, and the order rotated from round to round; the ratio
+is the median of the ratios of the rounds. In the section gpu this holds for the trainings and the transform. Loaders
+that are compared there ran in turns too, but their ratio is that of their medians; the other rows were measured once,
+as were those of faults-independent and field, whose sides ran one after the other. Absolute figures differ from machine
+to machine.
 """
 COLUMNS = ("what", "ours", "against", "ratio", "to reach", "")
 

@@ -184,7 +184,7 @@ def _with_workers(
 
 NANO = "--dataset=synth --device=cpu --compile=False --eval_interval=1000000 --eval_iters=1 --max_iters=1000000 "
 NANO_GPU = "--dataset=synth --eval_interval=1000000 --eval_iters=1 --max_iters=1000000 --gradient_accumulation_steps=1 "
-ADDER = "--trainer.max_iters=1000000 --trainer.device=cpu --model.model_type="
+ADDER = "--data.ndigit=1 --trainer.max_iters=1000000 --trainer.device=cpu --model.model_type="
 NAMES = "--input-file {data}/names.txt --work-dir {out} --max-steps 1000000 "
 CLM = (
     "--train_file {data}/train.txt --validation_file {data}/valid.txt --per_device_train_batch_size 8 --block_size 64 "
@@ -404,7 +404,7 @@ GPU_SETTINGS = (
     _with_workers(
         MINGPT,
         "gpu-0-workers",
-        "--trainer.max_iters=1000000 --model.model_type=gpt-mini",
+        "--data.ndigit=1 --trainer.max_iters=1000000 --model.model_type=gpt-mini",
         "--trainer.num_workers=",
         0,
         4,

@@ -85,7 +85,7 @@ def test_with_data_for_free_training_repeats_a_batch_and_evaluation_does_not(tmp
 def test_the_step_clock_ends_a_script_as_by_ctrl_c(tmp_path):
     done, steps = run_script(tmp_path, FIELD_SECONDS="0")
     assert "KeyboardInterrupt" in done.stderr
-    assert len(steps) == 64
+    assert len(steps) == 32
 
 
 def test_the_rate_is_that_of_the_steps_after_a_slow_start(tmp_path):
