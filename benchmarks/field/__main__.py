@@ -4,18 +4,25 @@ The scripts are fetched beside the checkout and never committed. `--fetch-list` 
 commit, and the folder that it belongs in below `--scripts`. A setting whose script or module is not there is skipped
 with the reason. Data is made below `--folder`.
 
-On a machine without network (Python 3.12, torch 2.11, torchvision, timm) everything is carried in the ignored folder
-`.carry/`: `.carry/site.tar.xz` holds Penstock's dependencies (from `pip download`, unpacked), and `.carry/field/` the
-repositories, as `make_carry` below writes them. One command then runs a part of the settings and prints the table:
+On a GPU machine without network (Python 3.12, torch 2.11, torchvision, timm) everything is carried in the ignored folder
+`.carry/`:
 
-    mkdir -p /root/site && tar -C /root/site -xJf .carry/site.tar.xz && tar -C /root/site -xJf .carry/field-site.tar.xz
-    mkdir -p /root/scripts && tar -C /root/scripts -xJf .carry/field.tar.xz
-    PYTHONPATH=$PWD/src:$PWD:/root/site python3 -m benchmarks.field --gpu --part 1/3 --minutes 8 \\
-        --scripts /root/scripts --folder /root/field --results $OUT/field.json
+- `field.tar.xz`, the scripts: `python -m benchmarks.field --make-carry .carry`;
+- `site.tar.xz`, the dependencies of Penstock, and `field-site.tar.xz`, those of the scripts, both as unpacked wheels:
+  `pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64` of Penstock's
+  dependencies, and of webdataset braceexpand lightning lightning-utilities mfusepy requests urllib3 idna certifi
+  charset-normalizer.
 
-`--part` divides the GPU settings between calls; the parts' results are joined by
-`--join field1.json field2.json field3.json`.
-`python -m benchmarks.field --make-carry .carry` writes field.tar.xz, with those scripts that need a GPU.
+One command there makes the data, runs the settings of one part in order of importance, and prints the table:
+
+    mkdir -p /root/site /root/scripts && tar -C /root/scripts -xJf .carry/field.tar.xz && for part in site field-site; do
+    tar -C /root/site -xJf .carry/$part.tar.xz; done; PYTHONPATH=$PWD/src:$PWD:/root/site python3 -m benchmarks.field \\
+    --gpu --part 1/3 --minutes 7 --seconds 7 --not-alone --scripts /root/scripts --folder /root/field \\
+    --results $OUT/field-1.json
+
+A part of three takes about 7 minutes: each setting runs under `penstock run`, with data for free, and with other
+workers. Without `--not-alone` it runs unwatched too, which shows the cost of watching. `--minutes` begins no setting
+after that time and names those that were not reached. `--join field-1.json field-2.json …` judges all parts together.
 """
 
 from __future__ import annotations
@@ -36,8 +43,9 @@ from benchmarks.field.run import Result, Runner, missing
 
 BESIDE = Path(__file__).parents[2].parent / "penstock-field-scripts"
 SECTION = "field"
-LARGEST_CARRIED = 300_000
-"""Bytes; scripts are smaller, and what is larger is test data."""
+LARGEST_CARRIED = 5_000_000
+"""Bytes; larger files are no scripts."""
+CARRIED = (".py", ".txt", ".json", ".ipynb", ".yaml", ".cfg")
 
 
 def main() -> None:
@@ -128,7 +136,7 @@ def _carry(scripts: Path, target: Path) -> None:
     with tarfile.open(target / "field.tar.xz", "w:xz") as tar:
         for folder in sorted(folders):
             for file in sorted((scripts / folder).rglob("*")):
-                if file.is_file() and ".git" not in file.parts and file.stat().st_size <= LARGEST_CARRIED:
+                if file.suffix in CARRIED and file.is_file() and file.stat().st_size <= LARGEST_CARRIED:
                     tar.add(file, arcname=str(file.relative_to(scripts)))
     print(f"{target / 'field.tar.xz'}: {(target / 'field.tar.xz').stat().st_size / 1e6:.1f} MB")
 

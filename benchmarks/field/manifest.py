@@ -156,8 +156,8 @@ DATA: dict[str, Maker] = {
     "photos": partial(synthetic.image_folder, train=4000, height=333, width=500, links=10),
     "large-photos": partial(synthetic.image_folder, train=800, height=1500, width=2250, links=20),
     "thumbnails": partial(synthetic.image_folder, train=4000, height=72, width=96, links=10),
-    "shards": partial(synthetic.image_shards, shards=64, per_shard=500, height=333, width=500),
-    "thumbnail-shards": partial(synthetic.image_shards, shards=64, per_shard=500, height=72, width=96),
+    "shards": partial(synthetic.image_shards, shards=32, per_shard=200, height=333, width=500),
+    "thumbnail-shards": partial(synthetic.image_shards, shards=32, per_shard=200, height=72, width=96),
 }
 """The maker of each name of data; `links` is how many names every image file gets, for long epochs."""
 
