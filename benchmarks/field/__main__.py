@@ -4,8 +4,8 @@ The scripts are fetched beside the checkout and never committed. `--fetch-list` 
 commit, and the folder that it belongs in below `--scripts`. A setting whose script or module is not there is skipped
 with the reason. Data is made below `--folder`.
 
-On a GPU machine without network (Python 3.12, torch 2.11, torchvision, timm) everything is carried in the ignored folder
-`.carry/`:
+On a GPU machine without network (Python 3.12, torch 2.11, torchvision, timm) everything is carried in the ignored
+folder `.carry/`:
 
 - `field.tar.xz`, the scripts: `python -m benchmarks.field --make-carry .carry`;
 - `site.tar.xz`, the dependencies of Penstock, and `field-site.tar.xz`, those of the scripts, both as unpacked wheels:
@@ -15,10 +15,10 @@ On a GPU machine without network (Python 3.12, torch 2.11, torchvision, timm) ev
 
 One command there makes the data, runs the settings of one part in order of importance, and prints the table:
 
-    mkdir -p /root/site /root/scripts && tar -C /root/scripts -xJf .carry/field.tar.xz && for part in site field-site; do
-    tar -C /root/site -xJf .carry/$part.tar.xz; done; PYTHONPATH=$PWD/src:$PWD:/root/site python3 -m benchmarks.field \\
-    --gpu --part 1/3 --minutes 7 --seconds 7 --not-alone --scripts /root/scripts --folder /root/field \\
-    --results $OUT/field-1.json
+    mkdir -p /root/site /root/scripts && tar -C /root/scripts -xJf .carry/field.tar.xz
+    for part in site field-site; do tar -C /root/site -xJf .carry/$part.tar.xz; done
+    PYTHONPATH=$PWD/src:$PWD:/root/site python3 -m benchmarks.field --gpu --part 1/3 --minutes 7 --seconds 7 \\
+        --not-alone --scripts /root/scripts --folder /root/field --results $OUT/field-1.json
 
 A part of three takes about 7 minutes: each setting runs under `penstock run`, with data for free, and with other
 workers. Without `--not-alone` it runs unwatched too, which shows the cost of watching. `--minutes` begins no setting
