@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ LONGEST_START_S = 90
 """Seconds that a script may take before its first step."""
 SHUTDOWN_S = 40
 MIN_STEPS = 16
+PROPOSED = "proposed"
+"""The run with the plan's settings of the DataLoader; it states no cause."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "agg"}
 
 
@@ -87,6 +90,8 @@ class Runner:
             args, data = other.args if other.args is not None else setting.args, other.data or setting.data
             gains[other.name] = self.rate(setting, args=args, data=data, cached=other.cached) / base - 1
         found, plan = _json("diagnose", recording), _json("plan", recording)
+        if loader := plan.get("dataloader"):
+            gains[PROPOSED] = self.rate(setting, loader=loader) / base - 1
         first = found["findings"][0] if found["findings"] else {}
         return Result(
             name=setting.full_name,
@@ -109,6 +114,7 @@ class Runner:
         args: str | None = None,
         data: str | None = None,
         cached: bool = False,
+        loader: Mapping[str, Any] | None = None,
         watch: Path | None = None,
     ) -> float:
         """Run a setting once and return its steady steps per second, by the times of its optimizer's steps."""
@@ -133,6 +139,8 @@ class Runner:
                 environment["OMP_NUM_THREADS"] = "1"  # as torchrun sets it; the workers need the other cores
             if cached:
                 environment["FIELD_CACHED"] = "1"
+            if loader:
+                environment["FIELD_LOADER"] = json.dumps(loader)
             printed = self._execute([sys.executable, *command], root / setting.script.cwd, environment, times)
         return _steady_rate(times, f"{shlex.join(command)}\n{printed[-1500:]}")
 

@@ -103,8 +103,18 @@ def language_model(target: Path) -> None:
     model = str(target / "model")
     special = "<|endoftext|>"
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=special, unk_token=".").save_pretrained(model)
-    GPT2Config(vocab_size=len(vocabulary), n_layer=2, n_head=4, n_embd=128, n_positions=256).save_pretrained(model)
-    large = {"n_layer": 6, "n_embd": 384, "n_head": 6, "vocab_size": len(vocabulary), "n_positions": 256}
+    GPT2Config(
+        vocab_size=len(vocabulary), bos_token_id=0, eos_token_id=0, n_layer=2, n_head=4, n_embd=128, n_positions=256
+    ).save_pretrained(model)
+    large = {
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "n_layer": 6,
+        "n_embd": 384,
+        "n_head": 6,
+        "vocab_size": len(vocabulary),
+        "n_positions": 256,
+    }
     GPT2Config(**large).save_pretrained(str(target / "large"))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=special, unk_token=".").save_pretrained(
         str(target / "large")

@@ -82,6 +82,13 @@ def test_with_data_for_free_training_repeats_a_batch_and_evaluation_does_not(tmp
 
 
 @pytest.mark.slow
+def test_the_settings_of_a_plan_replace_those_of_the_script(tmp_path):
+    done, steps = run_script(tmp_path, FIELD_LOADER=json.dumps({"batch_size": 8, "prefetch_factor": 2, "unknown": 1}))
+    assert done.stdout.split() == ["40", "40", "40"]
+    assert len(steps) == 40
+
+
+@pytest.mark.slow
 def test_the_step_clock_ends_a_script_as_by_ctrl_c(tmp_path):
     done, steps = run_script(tmp_path, FIELD_SECONDS="0")
     assert "KeyboardInterrupt" in done.stderr

@@ -2,13 +2,16 @@
 
 FIELD_STEPS names the file that the times are written to (float64 seconds). After FIELD_SECONDS of training, counted
 from the first step, and enough steps the script is ended as by Ctrl-C. With FIELD_CACHED every DataLoader that is
-iterated for training returns its first batch over and over, so that data costs nothing. Nothing here is a part of
-Penstock: it is its yardstick.
+iterated for training returns its first batch over and over, so that data costs nothing. FIELD_LOADER holds settings, as
+JSON, that replace those of every DataLoader. Nothing here is a part of Penstock: it is its yardstick.
 """
 
 import array
+import functools
 import importlib.abc
 import importlib.util
+import inspect
+import json
 import os
 import sys
 import time
@@ -66,6 +69,22 @@ def repeat_first_batches(module):
     module.DataLoader.__iter__ = repeated
 
 
+def replace_settings(module):
+    init = module.DataLoader.__init__
+    signature = inspect.signature(init)
+    settings = json.loads(os.environ["FIELD_LOADER"])
+
+    def replaced(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        given.update({name: value for name, value in settings.items() if name in signature.parameters})
+        if not given.get("num_workers"):
+            for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+                given.pop(name, None)
+        init(**given)
+
+    module.DataLoader.__init__ = functools.wraps(init)(replaced)
+
+
 class Finder(importlib.abc.MetaPathFinder):
     """Calls a function on a module right after its import."""
 
@@ -89,5 +108,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 if os.environ.get("FIELD_STEPS"):
     sys.meta_path.insert(0, Finder("torch.optim.optimizer", count_steps))
-    if os.environ.get("FIELD_CACHED"):
+    if os.environ.get("FIELD_LOADER"):
+        sys.meta_path.insert(0, Finder("torch.utils.data.dataloader", replace_settings))
+    elif os.environ.get("FIELD_CACHED"):
         sys.meta_path.insert(0, Finder("torch.utils.data.dataloader", repeat_first_batches))
