@@ -5,11 +5,13 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 
 import pytest
-from benchmarks.field import score
+from benchmarks.field import score, synthetic
 from benchmarks.field.manifest import CPU_SETTINGS, DATA, GPU_SETTINGS, SETTINGS
 from benchmarks.field.run import STEP_CLOCK, Result, _as_script, _steady_rate, missing
+from PIL import Image
 
 SCRIPT = """
 import sys
@@ -170,3 +172,21 @@ def test_another_number_of_workers_changes_the_arguments():
 
 def test_a_setting_whose_script_is_not_there_is_skipped_by_name(tmp_path):
     assert missing(CPU_SETTINGS[0], tmp_path) == f"karpathy/nanoGPT is not in {tmp_path}"
+
+
+def test_every_image_of_the_training_has_several_names(tmp_path):
+    synthetic.image_folder(tmp_path, train=20, height=24, width=32, links=3)
+    files = sorted((tmp_path / "train").glob("*/*.jpg"))
+    assert len(files) == 60
+    assert len({file.stat().st_ino for file in files}) == 20
+    assert len({file.parent for file in files}) == synthetic.CLASSES
+    with Image.open(files[0]) as image:
+        assert image.size == (32, 24)
+    assert len(list((tmp_path / "val").glob("*/*.jpg"))) == 4 * synthetic.CLASSES
+
+
+def test_shards_hold_an_image_and_a_class_per_sample(tmp_path):
+    synthetic.image_shards(tmp_path, shards=2, per_shard=3, height=24, width=32)
+    for shard in sorted(tmp_path.glob("train-*.tar")):
+        with tarfile.open(shard) as tar:
+            assert [name.rsplit(".")[1] for name in tar.getnames()] == ["jpg", "cls"] * 3
