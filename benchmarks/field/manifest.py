@@ -114,8 +114,8 @@ ACCELERATE = Script(
     "hf-accelerate",
     "huggingface/transformers",
     "d56c55bf564ddb176759eb6ec199442682564916",
-    "examples/pytorch/language-modeling/run_clm_no_trainer.py",
-    ("transformers", "datasets", "accelerate"),
+    "examples/pytorch/text-classification/run_glue_no_trainer.py",
+    ("transformers", "datasets", "evaluate", "accelerate"),
 )
 LIGHTNING = Script(
     "lightning",
@@ -153,6 +153,7 @@ DATA: dict[str, Maker] = {
     "words": synthetic.words,
     "text": partial(synthetic.sentences, lines=10_500),
     "language-model": synthetic.language_model,
+    "classification": synthetic.classification,
     "photos": partial(synthetic.image_folder, train=4000, height=333, width=500, links=10),
     "large-photos": partial(synthetic.image_folder, train=800, height=1500, width=2250, links=20),
     "thumbnails": partial(synthetic.image_folder, train=4000, height=72, width=96, links=10),
@@ -189,6 +190,10 @@ NAMES = "--input-file {data}/names.txt --work-dir {out} --max-steps 1000000 "
 CLM = (
     "--train_file {data}/train.txt --validation_file {data}/valid.txt --per_device_train_batch_size 8 --block_size 64 "
     "--output_dir {out} --num_train_epochs 100 "
+)
+GLUE = (
+    "--train_file {data}/train.csv --validation_file {data}/valid.csv --max_length 64 --output_dir {out} "
+    "--num_train_epochs 100"
 )
 CLM_TRAINER = CLM + "--do_train --use_cpu --report_to none --logging_steps 50 --save_strategy no "
 
@@ -242,12 +247,12 @@ CPU_SETTINGS = (
     *(
         Setting(
             ACCELERATE,
-            model,
-            f"{CLM} --config_name {{data}}/{model} --tokenizer_name {{data}}/{model}",
-            "language-model",
+            f"bert-{size}",
+            f"{GLUE} --model_name_or_path {{data}}/{size} --per_device_train_batch_size {batch}",
+            "classification",
             (Alternative("cached", ("no_overlap",), cached=True),),
         )
-        for model in ("model", "large")
+        for size, batch in (("small", 32), ("large", 8))
     ),
     Setting(LIGHTNING, "transformer", "", "text", (Alternative("cached", ("no_overlap",), cached=True),)),
     Setting(FABRIC, "transformer", "", "text", (Alternative("cached", ("no_overlap",), cached=True),)),

@@ -174,7 +174,8 @@ class Runner:
         root = self.folder / "work" / script.folder
         if not root.exists():
             shutil.copytree(self.scripts / script.folder, root, symlinks=True)
-        for link in (root / "data" / "synth", root / script.cwd / "data" / "wikitext-2.txt"):
+        expected = ("data/synth", "data/wikitext-2.txt", "accuracy")
+        for link in (root / script.cwd / name for name in expected):
             source = place if link.name == "synth" else place / link.name
             if source.exists():
                 link.parent.mkdir(parents=True, exist_ok=True)

@@ -122,6 +122,50 @@ def language_model(target: Path) -> None:
     sentences(target, 20_000)
 
 
+ACCURACY = """
+import datasets
+import evaluate
+
+class Accuracy(evaluate.Metric):
+    def _info(self):
+        columns = datasets.Features({name: datasets.Value("int32") for name in ("predictions", "references")})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=columns)
+
+    def _compute(self, predictions, references):
+        return {"accuracy": sum(a == b for a, b in zip(predictions, references)) / max(1, len(references))}
+"""
+"""A metric as `evaluate.load("accuracy")` finds it in the current folder; the original is a download."""
+
+
+def classification(target: Path) -> None:
+    """Write sentences with labels, small and large untrained BERTs with a tokenizer, and a metric."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", ".", *SYLLABLES])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="."))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    for name, layers, width in (("small", 1, 64), ("large", 4, 256)):
+        config = BertConfig(
+            vocab_size=len(vocabulary),
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            intermediate_size=2 * width,
+            num_labels=2,
+        )
+        BertForSequenceClassification(config).save_pretrained(target / name)
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token=".").save_pretrained(
+            target / name
+        )
+    rng = random.Random(0)
+    for name, count in (("train", 8000), ("valid", 100)):
+        lines = [f"{' '.join(rng.choices(SYLLABLES, k=rng.randint(8, 40)))},{i % 2}" for i in range(count)]
+        (target / f"{name}.csv").write_text("\n".join(["sentence,label", *lines]) + "\n")
+    (target / "accuracy").mkdir(exist_ok=True)
+    (target / "accuracy" / "accuracy.py").write_text(ACCURACY)
+
+
 def ready(name: str, make: Callable[[Path], None], folder: Path) -> Path:
     """Return the folder of some data; make it if it is not there."""
     target = folder / name
