@@ -16,9 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 class MemmapRows(Dataset):
     """Each sample is `rows` rows: neighbours, or rows from all over the file."""
 
-    def __init__(self, path: str, features: int, rows: int, scattered: bool, samples: int) -> None:
+    def __init__(self, path: str, features: int, rows: int, scattered: bool, samples: int, keep: bool) -> None:
         self.path, self.features, self.rows, self.scattered, self.samples = path, features, rows, scattered, samples
         self.table: np.ndarray | None = None
+        self.keep, self.kept = keep, {}
 
     def __len__(self) -> int:
         return self.samples
@@ -32,6 +33,8 @@ class MemmapRows(Dataset):
         else:
             first = index * self.rows % (len(self.table) - self.rows + 1)
             block = np.array(self.table[first : first + self.rows])
+        if self.keep:
+            self.kept[index] = block.copy()  # meant as a cache, but nothing reads it
         return torch.from_numpy(block), index % 10
 
 
@@ -90,6 +93,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--samples", type=int, default=4000)
     parser.add_argument("--scattered", action="store_true")
+    parser.add_argument("--keep-samples", action="store_true")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=1)
@@ -98,7 +102,9 @@ def main() -> None:
     parser.add_argument("--collect-every", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dataset = MemmapRows(options.data, options.features, options.rows, options.scattered, options.samples)
+    dataset = MemmapRows(
+        options.data, options.features, options.rows, options.scattered, options.samples, options.keep_samples
+    )
     loader = DataLoader(
         dataset,
         options.batch_size,
