@@ -15,6 +15,8 @@ MIN_INSIDE = 0.8
 
 DISTURBED_CORES = 1.0
 """If programs that are no part of the case use so much, a verdict that names them is true, and says nothing."""
+IMPLAUSIBLE = -0.1
+"""Beside such programs, a smaller gain measures them and not the case."""
 
 Outcome = Literal["right", "wrong", "missed", "false finding", "undetermined", "void"]
 
@@ -27,10 +29,10 @@ def is_void(result: Result) -> bool:
     """Return whether no truth is known.
 
     That is so if a training that was meant to be healthy is not on this machine, and if the machine was so busy with
-    other programs that the verdict names them.
+    other programs that the verdict names them, or that the training was much slower without its fault.
     """
-    disturbed = result.other_cores >= DISTURBED_CORES and result.findings[:1] == ("noisy_neighbour",)
-    if disturbed and "noisy_neighbour" not in result.accepted:
+    busy = result.other_cores >= DISTURBED_CORES and "noisy_neighbour" not in result.accepted
+    if busy and (result.findings[:1] == ("noisy_neighbour",) or result.measured < IMPLAUSIBLE):
         return True
     return not result.accepted and not is_healthy(result)
 
@@ -85,8 +87,9 @@ NOTE = (
     "Each case is a small training in two sizes, with one planted fault or none. The measured gain is that of the "
     "same script without the fault (in a healthy case: with the change that a user would try first), by the rate that "
     "the script prints. If it is below 5%, nothing is to be found. A case is void if it was meant to be healthy and "
-    "gains more, or if the verdict names other programs and they did use a core or more without being a part of the "
-    "case. `others`: cores that other processes used during the recorded run, those of the fault among them."
+    "gains more. Where other programs used a core or more without being a part of the case, it is void too if the "
+    "verdict names them, or if the training was more than 10% slower without its fault. `others`: cores that other "
+    "processes used during the recorded run, those of the fault among them."
 )
 
 

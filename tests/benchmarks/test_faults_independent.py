@@ -84,6 +84,8 @@ def test_every_option_of_a_case_is_one_of_its_script():
         (replace(HEALTHY_RESULT, measured=0.2), "void"),
         (replace(RESULT, findings=("noisy_neighbour",), other_cores=1.6), "void"),
         (replace(RESULT, findings=("noisy_neighbour",), other_cores=0.3), "wrong"),
+        (replace(RESULT, measured=-0.3, other_cores=1.6), "void"),
+        (replace(RESULT, measured=-0.3), "false finding"),
         (replace(RESULT, accepted=("noisy_neighbour",), findings=("noisy_neighbour",), other_cores=1.6), "right"),
     ],
 )

@@ -133,6 +133,7 @@ def test_a_notebook_becomes_a_script_with_our_parameters(tmp_path):
         (changed(gains={"2 workers": 0.01, "cached": 0.04}), "false finding"),
         (changed(gains={"2 workers": 0.01, "cached": 0.04}, findings=(), verdict="healthy"), "right"),
         (changed(findings=("noisy_neighbour",), other_cores=1.5), "void"),
+        (changed(gains={"2 workers": -0.3, "cached": 0.9}, other_cores=1.5), "void"),
         (changed(findings=("noisy_neighbour",), other_cores=0.2), "wrong"),
     ],
 )
