@@ -127,7 +127,11 @@ def _run(chosen: list[Setting], options: argparse.Namespace) -> list[Result]:
 
 
 def _joined(files: list[Path]) -> list[Result]:
-    return [Result(**each) for file in files for each in json.loads(file.read_text())]
+    return [
+        Result(**each | {name: tuple(each[name]) for name in ("findings", "planned")})
+        for file in files
+        for each in json.loads(file.read_text())
+    ]
 
 
 def _carry(scripts: Path, target: Path) -> None:

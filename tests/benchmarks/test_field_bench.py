@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import tarfile
+from dataclasses import asdict
 
 import pytest
 from benchmarks.field import score, synthetic
+from benchmarks.field.__main__ import _joined
 from benchmarks.field.manifest import CPU_SETTINGS, DATA, GPU_SETTINGS, SETTINGS
 from benchmarks.field.run import STEP_CLOCK, Result, _as_script, _steady_rate, missing
 from PIL import Image
@@ -191,3 +193,10 @@ def test_shards_hold_an_image_and_a_class_per_sample(tmp_path):
     for shard in sorted(tmp_path.glob("train-*.tar")):
         with tarfile.open(shard) as tar:
             assert [name.rsplit(".")[1] for name in tar.getnames()] == ["jpg", "cls"] * 3
+
+
+def test_joined_results_equal_those_that_were_written(tmp_path):
+    files = [tmp_path / "1.json", tmp_path / "2.json"]
+    for file in files:
+        file.write_text(json.dumps([asdict(RESULT)]))
+    assert _joined(files) == [RESULT, RESULT]
