@@ -64,7 +64,7 @@ soak: $(VENV)/.installed-dev
 bench-faults: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.faults $(ARGS)
 
-# Trainings whose faults were made without knowledge of the rules: 40 minutes on a quiet machine of two cores.
+# Trainings whose faults were made without knowledge of the rules: an estimated 40 minutes on two quiet cores.
 bench-faults-independent: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.faults_independent $(ARGS)
 
