@@ -13,12 +13,13 @@ folder `.carry/`:
   dependencies, and of webdataset braceexpand lightning lightning-utilities mfusepy requests urllib3 idna certifi
   charset-normalizer.
 
-One command there makes the data, runs the settings of one part in order of importance, and prints the table:
+These lines, as one command there, make the data, run the settings of one part in order, and print the table:
 
     mkdir -p /root/site /root/scripts && tar -C /root/scripts -xJf .carry/field.tar.xz
     for part in site field-site; do tar -C /root/site -xJf .carry/$part.tar.xz; done
-    PYTHONPATH=$PWD/src:$PWD:/root/site python3 -m benchmarks.field --gpu --part 1/3 --minutes 7 --seconds 7 \\
-        --not-alone --scripts /root/scripts --folder /root/field --results $OUT/field-1.json
+    export COLUMNS=200 PYTHONPATH=$PWD/src:$PWD:/root/site
+    python3 -m benchmarks.field --gpu --part 1/3 --minutes 7 --seconds 7 --not-alone \\
+        --scripts /root/scripts --folder /root/field --results $OUT/field-1.json
 
 A part of three takes about 7 minutes: each setting runs under `penstock run`, with data for free, and with other
 workers. Without `--not-alone` it runs unwatched too, which shows the cost of watching. `--minutes` begins no setting

@@ -90,7 +90,7 @@ class Runner:
             args, data = other.args if other.args is not None else setting.args, other.data or setting.data
             gains[other.name] = self.rate(setting, args=args, data=data, cached=other.cached) / base - 1
         found, plan = _json("diagnose", recording), _json("plan", recording)
-        if loader := plan.get("dataloader"):
+        if plan.get("changes") and (loader := plan.get("dataloader")):
             gains[PROPOSED] = self.rate(setting, loader=loader) / base - 1
         first = found["findings"][0] if found["findings"] else {}
         return Result(
@@ -160,10 +160,12 @@ class Runner:
             end = start + LONGEST_START_S
             while process.poll() is None and time.monotonic() < end and not times.exists():
                 time.sleep(0.05)
-            if process.poll() is None:
-                try:
-                    process.wait(self.seconds + SHUTDOWN_S if times.exists() else 1)
-                except subprocess.TimeoutExpired:
+            try:
+                process.wait(self.seconds + SHUTDOWN_S if times.exists() else 1)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:  # also if the bench itself is interrupted
+                if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
         self.other_cores = (busy_seconds() - busy - (children_seconds() - own)) / (time.monotonic() - start)
