@@ -21,9 +21,10 @@ These lines, as one command there, make the data, run the settings of one part i
     python3 -m benchmarks.field --gpu --part 1/3 --minutes 7 --seconds 7 --not-alone \\
         --scripts /root/scripts --folder /root/field --results $OUT/field-1.json
 
-A part of three should take about 7 minutes (an estimate): each setting runs under `penstock run`, with data for free, and with other
-workers. Without `--not-alone` it runs unwatched too, which shows the cost of watching. `--minutes` begins no setting
-after that time and names those that were not reached. `--join field-1.json field-2.json …` judges all parts together.
+A part of three should take about 7 minutes (an estimate): each setting runs under `penstock run`, with data for free,
+and with other workers. Without `--not-alone` it runs unwatched too, which shows the cost of watching. `--minutes`
+begins no setting after that time and names those that were not reached. `--join field-1.json field-2.json …` judges all
+parts together.
 """
 
 from __future__ import annotations
