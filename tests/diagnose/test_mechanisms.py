@@ -228,7 +228,7 @@ def test_decoding_that_makes_the_loop_wait_for_a_core_is_the_cause_though_cores_
     assert gather(recording)[0].machine.free_cores > 0.3
     finding = first_finding(recording)
     assert finding.rule == "decode_bound"
-    assert finding.confidence < 0.6
+    assert gather(recording)[0].workers.fetch_cores > 1.5  # while the loop waits; it is 1.3 over all of the time
 
 
 def test_decoding_is_not_the_cause_if_other_programs_use_the_cores():

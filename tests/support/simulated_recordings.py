@@ -43,7 +43,10 @@ class TorchRun:
     count: int = 200
     """Batches per epoch."""
     cores: float = 8
-    step_s: float = 0.02
+    step_s: object = 0.02
+    """Seconds of the loop's own work: one number, or an array with one per batch."""
+    step_cpu_s: float = 0.0
+    """Seconds of each step that need a core."""
     receive_s: float = 0.0002
     """Seconds of the main process to receive a batch from a worker."""
     cpu_s: object = 0.01
@@ -117,6 +120,7 @@ class TorchRun:
         costs = make_batch_costs(
             self.count,
             step_s=self.step_s,
+            step_cpu_s=self.step_cpu_s,
             receive_s=self.receive_s,
             cpu_s=self.cpu_s,
             latency_s=self.latency_s,
@@ -136,7 +140,7 @@ class TorchRun:
                 batch=batch,
                 at_s=first_s + requested_s - (self.startup_s if batch == 0 else 0),
                 wait_s=wait_s + (self.startup_s if batch == 0 else 0),
-                step_s=self.step_s,
+                step_s=float(costs.step_s[batch]),
                 samples=SAMPLES,
                 ready=int(ready),
                 outstanding=self.workers * self.prefetch,

@@ -27,7 +27,7 @@ def compute_impact(recording: Recording, loaders: Sequence[Evidence]) -> Impact:
 
 def _span_s(loaders: Sequence[Evidence]) -> float:
     """Return the seconds from the first step to the end of the last: loaders used side by side share that time."""
-    steps = [step for evidence in loaders for step in (*evidence.loop.first_steps, *evidence.loop.steps)]
+    steps = [step for evidence in loaders for step in evidence.loop.all_steps]
     ends = [step.at_s + step.wait_s + step.step_s for step in steps]
     ends += [end.at_s for end in loaders[0].recording.epoch_ends]
     return max(ends) - min(step.at_s for step in steps)
@@ -44,7 +44,7 @@ def _per_epoch_s(evidence: Evidence) -> float | None:
     It is measured if all epochs were recorded whole, else extrapolated from the mean wait per batch; None if the number
     of batches per epoch is unknown.
     """
-    steps = (*evidence.loop.first_steps, *evidence.loop.steps)
+    steps = evidence.loop.all_steps
     epochs = len({step.epoch for step in steps})
     batches = evidence.loader.batches
     if batches and epochs and len(steps) >= batches * epochs:

@@ -136,7 +136,7 @@ def observed_context(loader: LoaderDiagnosis, batch_bytes: int | None = None) ->
         worker_bytes=max(_worker_memory(evidence), default=None),
         worker_start=_worker_start(evidence),
         epoch_batches=evidence.loader.batches,
-        epochs=max(2, len({step.epoch for step in (*evidence.loop.first_steps, *evidence.loop.steps)})),
+        epochs=max(2, len({step.epoch for step in evidence.loop.all_steps})),
         dataset_workers=effective if effective < evidence.settings.num_workers else None,
         copy_s=mean(evidence.loop.phase_s("h2d")),
         device_s=evidence.loop.device_s("h2d"),

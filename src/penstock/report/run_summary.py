@@ -90,8 +90,8 @@ def run_numbers(evidence: Evidence) -> RunNumbers:
     rate = len(loop.steps) / loop.steady_s if loop.steady_s > 0 else 0.0
     return RunNumbers(
         loader=evidence.loader,
-        epochs=len({step.epoch for step in (*loop.first_steps, *loop.steps)}),
-        batches=len(loop.steps) + len(loop.first_steps),
+        epochs=len({step.epoch for step in loop.all_steps}),
+        batches=len(loop.all_steps),
         samples_per_s=None if np.isnan(loop.samples_per_batch) else rate * loop.samples_per_batch,
         batches_per_s=rate,
         wait_share=loop.wait_share,

@@ -192,8 +192,7 @@ def _with_one_unit(trials: list[Trial]) -> list[Trial]:
 
 def after_warm_up(evidence: Evidence, max_steps: int | None = None) -> Evidence:
     """Return the evidence without the steps of the warm-up, and of no more than the first `max_steps`."""
-    all_steps = (*evidence.loop.first_steps, *evidence.loop.steps)
-    steps = sorted(all_steps, key=lambda step: (step.epoch, step.batch))[:max_steps]
+    steps = sorted(evidence.loop.all_steps, key=lambda step: (step.epoch, step.batch))[:max_steps]
     in_flight = evidence.settings.num_workers * evidence.settings.prefetch_factor
     warm_up = max(int(len(steps) * WARM_UP_SHARE), in_flight, 1)
     return evidence.with_steps(steps[warm_up:])

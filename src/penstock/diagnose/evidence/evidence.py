@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.diagnose.evidence.contention import ContentionEvidence
 from penstock.diagnose.evidence.ipc import IpcEvidence
-from penstock.diagnose.evidence.loop import LoopEvidence
+from penstock.diagnose.evidence.loop import LoopEvidence, count_warm_up
 from penstock.diagnose.evidence.machine import MachineEvidence
 from penstock.diagnose.evidence.recreated_loaders import find_recreated_loaders
 from penstock.diagnose.evidence.settings import SettingsEvidence
@@ -65,7 +66,7 @@ class Evidence:
 
     def with_steps(self, steps: Sequence[StepLine]) -> Evidence:
         """Return the same evidence for these steps only, all of them taken as steady."""
-        return _build(self.recording, self.loader, steps, (), self.workers.fetches, self.settings.times_created)
+        return _build(self.recording, self.loader, _Steps(steps), self.workers.fetches, self.settings.times_created)
 
 
 def gather(recording: Recording) -> tuple[Evidence, ...]:
@@ -75,7 +76,7 @@ def gather(recording: Recording) -> tuple[Evidence, ...]:
     found = [
         _loader_evidence(joined, loader, recreated.times_created(number)) for number, loader in joined.loaders.items()
     ]
-    with_steps = [evidence for evidence in found if evidence.loop.steps or evidence.loop.first_steps]
+    with_steps = [evidence for evidence in found if evidence.loop.all_steps]
     return tuple(sorted(with_steps, key=lambda evidence: -float(evidence.loop.wait_s.sum())))
 
 
@@ -84,24 +85,37 @@ def _loader_evidence(recording: Recording, loader: LoaderLine, times_created: in
     steady, first = [step for step in steps if step.batch > 0], [step for step in steps if step.batch == 0]
     fetches = [fetch for fetch in recording.fetches if fetch.loader == loader.loader]
     in_order = sorted(fetches, key=lambda fetch: (fetch.epoch, fetch.batch))
-    evidence = _build(recording, loader, steady, first, in_order, times_created)
+    evidence = _build(recording, loader, _Steps(steady, first), in_order, times_created)
     if evidence.settings.num_workers == 0 and len(steady) < len(first):
         # The script creates an iterator for each batch, and there are no workers to start: every step is steady.
-        return _build(recording, loader, steps, (), in_order, times_created)
-    return evidence
+        return _build(recording, loader, _Steps(steps), in_order, times_created)
+    warm_up = count_warm_up(evidence.loop.busy_s)
+    if not warm_up:
+        return evidence
+    began_s = steady[warm_up].at_s
+    later = [fetch for fetch in in_order if fetch.at_s + fetch.fetch_s >= began_s]
+    kept = later if len(later) >= WORKLOAD_BATCHES_MIN else in_order
+    return _build(recording, loader, _Steps(steady[warm_up:], first, steady[:warm_up]), kept, times_created)
+
+
+class _Steps(NamedTuple):
+    """The steps of one loader, by their kind."""
+
+    steady: Sequence[StepLine]
+    first: Sequence[StepLine] = ()
+    warm_up: Sequence[StepLine] = ()
 
 
 def _build(
     recording: Recording,
     loader: LoaderLine,
-    steps: Sequence[StepLine],
-    first_steps: Sequence[StepLine],
+    steps: _Steps,
     fetches: Sequence[FetchLine],
     times_created: int,
 ) -> Evidence:
     """Make the parts in the order in which they depend on each other."""
     settings = SettingsEvidence(loader, fetches, times_created)
-    loop = LoopEvidence(recording, loader.loader, tuple(steps), tuple(first_steps))
+    loop = LoopEvidence(recording, loader.loader, *map(tuple, steps))
     workers = WorkerEvidence(recording, loader, tuple(fetches), settings, loop)
     machine = MachineEvidence(recording, loop, workers)
     ipc = IpcEvidence(settings, loop, workers, machine)

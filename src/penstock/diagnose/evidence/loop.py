@@ -1,7 +1,8 @@
 """The training loop: how long each step waited for its batch, and what it did with it.
 
-Steps are steady steps: the first step of every epoch, whose wait is the start of the workers, is kept apart
-(`first_steps`, `startup_s`). Evaluation and checkpoints are work of their own: their time is taken out of the steps
+Steps are steady steps. The first step of every epoch, whose wait is the start of the workers, is kept apart
+(`first_steps`, `startup_s`), and so are the first steps of the run, in which libraries choose algorithms, compile and
+allocate (`warm_up_steps`). Evaluation and checkpoints are work of their own: their time is taken out of the steps
 (`pause_s`). Where the phases of only some steps were timed, each of those represents the steps around it.
 """
 
@@ -14,10 +15,10 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.core.arrays import mean
+from penstock.core.arrays import Spans, mean
 from penstock.core.format import format_ms
 from penstock.core.types import Bools, Floats, Ints
-from penstock.recording.format import PROFILED_PHASES, StepLine
+from penstock.recording.format import PROFILED_PHASES, StackSamplesLine, StepLine
 from penstock.recording.reader import Recording
 
 PAUSES = ("evaluation", "checkpoint")
@@ -27,6 +28,13 @@ UNKNOWN = -1
 """Placeholder in an array of counts or of worker numbers."""
 STEP_LEFT_MIN = 0.05
 """Share of the time per step that always remains when a cost is removed: keeps a predicted gain finite."""
+STACK_SAMPLES_S = 0.5
+"""Seconds that a line with stack samples covers."""
+WARM_UP_SHARE, WARM_UP_STEPS_MAX = 0.25, 200
+"""The warm-up lies in this share of the run's first steps, and in so many at most."""
+WARM_UP_MEDIANS, WARM_UP_TAIL = 3.0, 1.5
+"""A step belongs to the warm-up if it takes more than this multiple of the median of later steps, and of their slow
+tail: steps that are long now and then, such as those that log, are long later too."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,13 @@ class LoopEvidence:
     """Steady steps in order, without the first of each epoch."""
     first_steps: tuple[StepLine, ...]
     """The first step of each epoch: its wait is start-up."""
+    warm_up_steps: tuple[StepLine, ...] = ()
+    """Steps at the start of the run, up to the last one that was slowed by work that is done only once."""
+
+    @property
+    def all_steps(self) -> tuple[StepLine, ...]:
+        """All steps of the loader, in no particular order."""
+        return (*self.first_steps, *self.warm_up_steps, *self.steps)
 
     # -- times -----------------------------------------------------------------------------------------------------
 
@@ -105,10 +120,24 @@ class LoopEvidence:
     @cached_property
     def shutdown_s(self) -> Floats:
         """Seconds from the last step until the iterator ended, for each epoch: the loader joins its workers."""
-        last_steps = {step.epoch: step for step in (*self.first_steps, *self.steps)}
+        last_steps = {step.epoch: step for step in self.all_steps}
         ends = [end for end in self.recording.epoch_ends if end.loader == self.loader and end.how == "done"]
         found = [end.at_s - _end_s(last_steps[end.epoch]) for end in ends if end.epoch in last_steps]
         return np.maximum(np.array(found, np.float64), 0.0)
+
+    # -- when ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def waiting(self) -> Spans:
+        """The times in which the loop waits in the loader, in steady steps."""
+        begins = np.array([step.at_s for step in self.steps])
+        return Spans(begins, begins + self.wait_s)
+
+    @cached_property
+    def steady(self) -> Spans:
+        """The times of steady steps; of a step with a pause only the wait, because the pause's place is not known."""
+        begins = np.array([step.at_s for step in self.steps])
+        return Spans(begins, begins + self.wait_s + np.where(self.pause_s > 0, 0.0, self._step_s))
 
     # -- totals ----------------------------------------------------------------------------------------------------
 
@@ -121,7 +150,8 @@ class LoopEvidence:
     def total_s(self) -> float:
         """Seconds of all steps, with the beginnings and ends of the epochs."""
         around_s = float(self.startup_s.sum() + self.shutdown_s.sum())
-        return self.steady_s + around_s + sum(step.step_s for step in self.first_steps)
+        warm_up_s = sum(step.wait_s + step.step_s for step in self.warm_up_steps)
+        return self.steady_s + warm_up_s + around_s + sum(step.step_s for step in self.first_steps)
 
     @cached_property
     def cycle_s(self) -> float:
@@ -240,12 +270,31 @@ class LoopEvidence:
     @cached_property
     def thread_states(self) -> dict[str, float]:
         """Shares of the time of the loop's thread, outside the loader, by the state it was sampled in."""
-        return shares(line.states for line in self.recording.stack_samples if line.worker is None)
+        return shares(line.states for line in self._stack_samples)
 
     @cached_property
     def functions(self) -> dict[str, float]:
         """Shares of the stack samples of the loop's thread by innermost function, the most frequent first."""
-        return by_frequency(shares(line.functions for line in self.recording.stack_samples if line.worker is None))
+        return by_frequency(shares(line.functions for line in self._stack_samples))
+
+    @cached_property
+    def _stack_samples(self) -> tuple[StackSamplesLine, ...]:
+        """Lines on the loop's thread that were written in or soon after steady steps; all if there are none."""
+        lines = tuple(line for line in self.recording.stack_samples if line.worker is None)
+        at_s = np.array([line.at_s for line in lines])
+        steady = self.steady.within(at_s - STACK_SAMPLES_S, at_s) > STACK_SAMPLES_S / 2
+        return tuple(line for line, in_steps in zip(lines, steady, strict=True) if in_steps) or lines
+
+
+def count_warm_up(busy_s: Floats) -> int:
+    """Return the number of steps until the last one that first-time work made slow, given the time of all steps."""
+    early = min(int(WARM_UP_SHARE * len(busy_s)), WARM_UP_STEPS_MAX)
+    if not early:
+        return 0
+    later = busy_s[early:]
+    limit_s = max(WARM_UP_MEDIANS * float(np.median(later)), WARM_UP_TAIL * float(np.quantile(later, 0.98)))
+    slow = np.flatnonzero(busy_s[:early] > limit_s)
+    return int(slow[-1]) + 1 if len(slow) else 0
 
 
 def _nearest(which: Sequence[bool]) -> Ints:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from penstock.core.arrays import mean
+from penstock.core.arrays import mean, weighted_median
 from penstock.diagnose.evidence.loop import LoopEvidence
 from penstock.diagnose.evidence.workers import WorkerEvidence
 from penstock.recording.format import ProcessLoad, SystemLine
@@ -17,13 +18,19 @@ SPARE_SHARE = 0.15
 """Share of the cores: with more than this free, processes do not compete for cores."""
 QUEUED_SHARE = 0.15
 """Share of the workers' time in which they wait for a core: from this on it is a sign of too few usable cores."""
+STEADY_MIN, SOME = 0.8, 1e-6
+"""Share of a system line's time in steady steps from which on it describes them; any, where no line has as much."""
 IDLE_CORES = 0.3
 """Free cores from which on waiting for a core means that the process may not use the free ones."""
 
 
 @dataclass(frozen=True)
 class MachineEvidence:
-    """Means over the system lines, which the watcher records once a second."""
+    """Means over the system lines, which the watcher records once a second, of steady steps.
+
+    Cores in use and free are those while the loop waits: each line counts by the seconds of waiting in it, and the
+    median is taken.
+    """
 
     recording: Recording
     loop: LoopEvidence
@@ -38,21 +45,29 @@ class MachineEvidence:
 
     @cached_property
     def system(self) -> tuple[SystemLine, ...]:
-        """System lines recorded while this loader was being iterated over."""
-        steps = self.loop.steps
-        if not steps:
-            return ()
-        first, last = steps[0].at_s, steps[-1].at_s + steps[-1].wait_s + steps[-1].step_s
-        return tuple(line for line in self.recording.system if first <= line.at_s <= last + line.seconds)
+        """System lines whose time lies in steady steps: not in the warm-up, between epochs or in an evaluation.
+
+        Of a run that has none, those that overlap with steady steps.
+        """
+        lines = self.recording.system
+        at_s, seconds = np.array([line.at_s for line in lines]), np.array([line.seconds for line in lines])
+        shares = self.loop.steady.within(at_s - seconds, at_s) / np.maximum(seconds, 1e-9)
+        least = STEADY_MIN if (shares >= STEADY_MIN).any() else SOME
+        return tuple(line for line, share in zip(lines, shares, strict=True) if share >= least)
+
+    def while_waiting(self, value: Callable[[SystemLine], float]) -> float:
+        """Return the median of a value over the time that the loop waited, or over steady time if it did not wait."""
+        at_s = np.array([line.at_s for line in self.system])
+        began_s = at_s - np.array([line.seconds for line in self.system])
+        return weighted_median(np.array([value(line) for line in self.system]), self.loop.waiting.within(began_s, at_s))
 
     # -- all processes ---------------------------------------------------------------------------------------------
 
     @cached_property
     def run_cpu(self) -> float:
         """Cores that the whole run kept busy: by the system lines, else by the times of loop and workers."""
-        used = [sum(process.cpu for process in line.processes) for line in self.system if line.processes]
-        if used:
-            return mean(used)
+        if any(line.processes for line in self.system):
+            return self.while_waiting(_run_cpu)
         steady_s = self.loop.steady_s
         return self.workers.fetch_cores + float(self.loop.busy_s.sum()) / steady_s if steady_s > 0 else 0.0
 
@@ -64,6 +79,8 @@ class MachineEvidence:
     @cached_property
     def free_cores(self) -> float:
         """Cores that no process used."""
+        if any(line.processes for line in self.system):
+            return self.while_waiting(lambda line: max(0.0, self.cores - _run_cpu(line) - line.others_cpu))
         return max(0.0, self.cores - self.run_cpu - self.others_cpu)
 
     @cached_property
@@ -147,3 +164,8 @@ class MachineEvidence:
         """Whether workers wait for cores while there are free ones that they may not use."""
         queued = self.workers.share_of_fetch(self.workers.queue_s) >= QUEUED_SHARE and self.free_cores >= IDLE_CORES
         return self.worker_cores < self.cores and queued
+
+
+def _run_cpu(line: SystemLine) -> float:
+    """Return the cores that all processes of the run used."""
+    return sum(process.cpu for process in line.processes)

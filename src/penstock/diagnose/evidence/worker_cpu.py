@@ -51,8 +51,12 @@ def decode_cores(evidence: Evidence) -> float:
 
 
 def cores_in_use(evidence: Evidence) -> float:
-    """Return the number of cores that making batches and the loop's own work keep busy."""
-    return decode_cores(evidence) + evidence.contention.step_cpu * (1 - evidence.loop.wait_share)
+    """Return the number of cores that making batches keeps busy while the loop waits, and its own work if it has some.
+
+    It is no more than processes outside the run leave.
+    """
+    loop_cpu = evidence.contention.step_cpu * (1 - evidence.loop.wait_share)
+    return min(evidence.machine.cores - evidence.machine.others_cpu, decode_cores(evidence) + loop_cpu)
 
 
 def best_num_workers(evidence: Evidence, workers_max: int) -> int:

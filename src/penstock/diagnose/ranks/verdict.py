@@ -192,7 +192,7 @@ def _making_s(evidence: Evidence) -> Mapping[str, float]:
             "waiting for storage, the network or a lock": mean(workers.blocked_s),
         }
     lines = [line for line in evidence.recording.hops if line.loader == evidence.loader.loader]
-    batches = len(evidence.loop.steps) + len(evidence.loop.first_steps)
+    batches = len(evidence.loop.all_steps)
     if not lines or not batches:
         return {}
     activities = {"read": "reading", "decode": "decoding"}
