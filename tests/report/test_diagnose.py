@@ -56,7 +56,7 @@ def test_rich_markup_in_names_stays_text():
     [
         ((0.5, 0.4, 0.6), "+50% samples/s (+40% to +60%)"),
         ((0.5, 0.5, 0.5), "+50% samples/s"),
-        ((8.0, 7.0, 9.5), "×9 samples/s (×8 to ×10.5)"),
+        ((8.0, 7.0, 9.5), "×9.0 samples/s (×8.0 to ×10.5)"),
         ((0.0, -0.02, 0.05), "+0% samples/s (-2% to +5%)"),
     ],
 )

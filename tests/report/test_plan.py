@@ -53,7 +53,7 @@ def test_the_text_is_complete_in_order_and_80_columns_wide():
     assert max(len(line) for line in text.splitlines()) <= 80
     parts = ["3 changes: 36 → 71.5 samples/s (+99%) by those to DataLoader and step, predicted.", "num_workers",
             "1. 2 workers fill 2 cores.", "Cost: 900 MB", "2. decoding is slow.", "3. try it.", "What limits it",
-            "the cores", "binds first", "the step itself", "binds next", "tides", "more than +225%", "3.2 GB",
+            "the cores", "binds first", "the step itself", "binds next", "tides", "more than ×3.2", "3.2 GB",
             "num_workers=2, pin_memory=False", "penstock.Loader: num_workers=2",
             "Made from a recording, profile balanced.",
             "rank 1 waited most"]  # fmt: skip

@@ -131,3 +131,7 @@ class TimmRun:
             main = ProcessLoad(cpu=0.25, thread_cpu=0.22, queue=0.02)
             each = tuple(ProcessLoad(loader=0, worker=w, cpu=workers / self.workers) for w in range(self.workers))
             yield SystemLine(at_s=float(at_s), processes=(main, *each))
+
+
+SHORT_RUN = TimmRun(epochs=1, steps=150, step_s=0.06, slow_step_s=11.0, cpu_s=1.35)
+"""A ResNet-50 in one epoch, most of whose batches are those that were prefetched during its slow step."""

@@ -5,8 +5,8 @@ Reports, findings, plans, log lines and error messages all print their numbers t
 
 from __future__ import annotations
 
-GAIN_AS_FACTOR = 3.0
-"""Gains from this one on (four times the rate) are printed as factors: "×4.2" is easier to read than "+320%"."""
+GAIN_AS_FACTOR = 0.995
+"""Gains from this one on (twice the rate) are printed as factors: "×4.2" is easier to read than "+320%"."""
 SECONDS_UP_TO_S = 600.0
 """`format_seconds` prints seconds below this, as training logs do, ..."""
 MINUTES_UP_TO_S = 7200.0
@@ -81,7 +81,7 @@ def format_percent(share: float, *, unit: str = "%") -> str:
 
 
 def format_gain(gain: float | None) -> str:
-    """Return a relative gain: "+85%", "×4.2" for large ones, "not known" for None."""
+    """Return a relative gain: "+85%", "×2.0" from twice the rate on, "not known" for None."""
     if gain is None:
         return NOT_KNOWN
-    return f"{gain:+.0%}" if gain < GAIN_AS_FACTOR else f"×{1 + gain:.3g}"
+    return f"{gain:+.0%}" if gain < GAIN_AS_FACTOR else f"×{format_short(1 + gain)}"

@@ -12,28 +12,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from penstock.core.finding import Diagnosis, Finding, RejectedCause, Verdict
+from penstock.core.format import format_gain
 from penstock.diagnose.evidence.evidence import Evidence, gather
+from penstock.diagnose.gains import GAIN_MIN, Gains
 from penstock.diagnose.impact import compute_impact
 from penstock.diagnose.rules import all_rules
 from penstock.diagnose.suspect import Answer, Rule, RuledOut, Suspect
-from penstock.model.bootstrap import bootstrap
 from penstock.recording.reader import Recording, require_training_run
 
-GAIN_MIN = 0.05
-"""A smaller gain is not worth a change, and is within what runs differ by."""
 STRENGTH_MIN = 0.5
 """A weaker suspicion is reported as an experiment, not as a finding."""
 WAIT_SHARE_HEALTHY = 0.10
 """A run that waits for a larger share of its time is not healthy, whether or not the cause is known."""
-GAIN_MAX = 99.0
-"""Gains are limited to a hundredfold: beyond it the model only says that nothing else takes time, as in an empty
-loop."""
 STEPS_MIN = 20
 """Causes are not judged from fewer steps."""
 START_RULES = ("worker_startup",)
 """Rules that need the beginnings of epochs only, not steady steps."""
-RESAMPLES = 40
-"""Number of bootstrap resamples for the interval of a gain."""
 _EXPERIMENT = (
     "Halve num_workers: the same rate means a shared resource is full, half the rate means each worker is slow"
 )
@@ -44,6 +38,11 @@ class LoaderDiagnosis:
     """The evidence of one loader, with the answers of the rules."""
 
     evidence: Evidence
+
+    @cached_property
+    def gains(self) -> Gains:
+        """Predicts the gains of changes to this run."""
+        return Gains(self.evidence)
 
     @property
     def has_enough_steps(self) -> bool:
@@ -78,7 +77,7 @@ class LoaderDiagnosis:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """The suspected causes whose removal is worth it, the most valuable first."""
-        found = [_finding(self.evidence, name, suspect) for name, suspect in self.suspects.items()]
+        found = [_finding(self.gains, name, suspect) for name, suspect in self.suspects.items()]
         worth = [finding for finding in found if finding.gain >= GAIN_MIN and finding.gain_high > 0]
         return tuple(sorted(worth, key=lambda finding: -finding.gain * finding.confidence**2))
 
@@ -160,8 +159,8 @@ def _explainable_wait_s(loader: LoaderDiagnosis) -> float:
 # -- findings ------------------------------------------------------------------------------------------------------
 
 
-def _finding(evidence: Evidence, name: str, suspect: Suspect) -> Finding:
-    low, gain, high = _gain(evidence, suspect)
+def _finding(gains: Gains, name: str, suspect: Suspect) -> Finding:
+    low, gain, high = gains.of(suspect)
     return Finding(
         rule=name,
         gain=gain,
@@ -175,32 +174,11 @@ def _finding(evidence: Evidence, name: str, suspect: Suspect) -> Finding:
     )
 
 
-def _gain(evidence: Evidence, suspect: Suspect) -> tuple[float, float, float]:
-    """Return the low end, the middle and the high end of the gain over the measured rate.
-
-    The simulator predicts a gain over its own rate for the run, so it is scaled by simulated over measured rate. A
-    predicted gain below GAIN_MIN is not scaled: a remedy that changes nothing must not gain what the model fails to
-    explain.
-    """
-    if suspect.remedy is None or evidence.workload is None:
-        gain = _limited(suspect.gain or 0.0)
-        return gain, gain, gain
-    predicted = bootstrap(evidence.workload, suspect.remedy, RESAMPLES, seed=0)
-    scale = evidence.workload.steady_rate * evidence.loop.cycle_s
-    low, gain, high = (_limited(part if part < GAIN_MIN else (1 + part) * scale - 1) for part in predicted)
-    return low, gain, high
-
-
 def _share_worth_a_change(low: float, high: float) -> float:
     """Return the share of the gain's interval that lies above GAIN_MIN."""
     if low >= GAIN_MIN:
         return 1.0
     return max(0.0, (high - GAIN_MIN) / (high - low)) if high > low else 0.0
-
-
-def _limited(gain: float) -> float:
-    """Return the gain, at most GAIN_MAX; also for NaN, which the interval around an infinite gain may contain."""
-    return gain if gain < GAIN_MAX else GAIN_MAX
 
 
 # -- the verdict ---------------------------------------------------------------------------------------------------
@@ -210,7 +188,7 @@ def _verdict(loader: LoaderDiagnosis) -> tuple[Verdict, str]:
     evidence, findings = loader.evidence, loader.findings
     waits = _waits(evidence)
     if findings:
-        return "findings", f"{findings[0].summary} ({waits}; without it {findings[0].gain:+.0%} samples/s)"
+        return "findings", f"{findings[0].summary} ({waits}; without it {format_gain(findings[0].gain)} samples/s)"
     if evidence.starved_share > WAIT_SHARE_HEALTHY or not evidence.loop.steps:
         return "undetermined", f"{waits}, and no cause was found in the recording"
     return "healthy", f"Healthy: {waits}; the step itself, {evidence.loop.step_text}, limits the rate"

@@ -16,9 +16,10 @@ from penstock.core.arrays import mean
 from penstock.core.format import format_bytes
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.verdict import GAIN_MIN, LoaderDiagnosis
+from penstock.diagnose.gains import GAIN_MIN, Gains
+from penstock.diagnose.suspect import Remedy
+from penstock.diagnose.verdict import LoaderDiagnosis
 from penstock.model.workload import Workload
-from penstock.plan.predict import gain_of_edit
 
 CPU_CAUSES = ("decode_bound", "cpu_quota")
 """Causes that are removed by samples which are cheaper to make."""
@@ -43,10 +44,9 @@ _NPZ_PACKAGES = frozenset({"zipfile", "zlib", "gzip", "numpy.lib"})
 
 def data_changes(loader: LoaderDiagnosis) -> tuple[Change, ...]:
     """Return the changes to the data, sorted by gain; those without a gain come last."""
-    workload = loader.evidence.workload
-    if workload is None:
+    if loader.evidence.workload is None:
         return ()
-    run = DataUse(loader.evidence, workload, frozenset(loader.suspects))
+    run = DataUse(loader.evidence, loader.gains, frozenset(loader.suspects))
     found = [*_cheaper_samples(run), *_fewer_files(run), *_faster_disk(run)]
     worth = [change for change in found if change.gain is None or change.gain >= GAIN_MIN]
     return tuple(sorted(worth, key=lambda change: -1.0 if change.gain is None else change.gain, reverse=True))
@@ -57,9 +57,13 @@ class DataUse:
     """How a run uses its data: the causes that limit it, and the amounts from which costs are computed."""
 
     evidence: Evidence
-    workload: Workload
+    gains: Gains
     causes: frozenset[str]
     """Names of the rules that suspect their cause strongly enough for a finding."""
+
+    def gain(self, edit: Remedy) -> float:
+        """Return the gain of an edit of the run."""
+        return self.gains.of_edit(edit).gain
 
     @property
     def limited_by_cpu(self) -> bool:
@@ -157,11 +161,11 @@ def _cheaper_samples(run: DataUse) -> Iterator[Change]:
             then="zstd, or raw where the storage can bear it",
             reason=f"The cores are full, and workers unpack NPZ files in {arrays:.0%} of their stack samples; assumes "
             f"that zstd takes {ZSTD_TIME:.0%} of deflate's time (`penstock shards pack --arrays auto` measures it)",
-            gain=gain_of_edit(run.workload, lambda workload: workload.replace(cpu_s=workload.cpu_s * left)),
+            gain=run.gain(lambda workload: workload.replace(cpu_s=workload.cpu_s * left)),
             cost=run.cost_of_packing(),
         )
     if run.limited_by_cpu and max(images, arrays) < MIN_SHARE:
-        most = gain_of_edit(run.workload, lambda workload: workload.replace(cpu_s=workload.cpu_s * 0))
+        most = run.gain(lambda workload: workload.replace(cpu_s=workload.cpu_s * 0))
         yield Change(
             scope="data",
             name="preparation",
@@ -189,7 +193,7 @@ def _smaller_images(run: DataUse, share: float) -> Change:
         then="half the side (`penstock shards pack --image-size`)",
         reason=f"{full}, and workers are in image libraries in {share:.0%} of their stack samples; assumes that half "
         "the side is enough for training, with a quarter of the pixels, of the bytes and of the time to decode",
-        gain=gain_of_edit(run.workload, edit),
+        gain=run.gain(edit),
         cost=run.cost_of_packing(),
     )
 
@@ -208,9 +212,7 @@ def _fewer_files(run: DataUse) -> Iterator[Change]:
             now=f"{opens:.1f} opened per sample",
             then="shards (`penstock shards pack`)",
             reason=f"{opening:.0%} of the workers' waiting is in opening files; assumes that shards are opened once",
-            gain=gain_of_edit(
-                run.workload, lambda workload: workload.replace(latency_s=workload.latency_s * (1 - opening))
-            ),
+            gain=run.gain(lambda workload: workload.replace(latency_s=workload.latency_s * (1 - opening))),
             cost=run.cost_of_packing(),
         )
     elif "random_access" in run.causes:
@@ -289,4 +291,4 @@ def _gain_on_storage(run: DataUse, batch_s: float) -> float:
             latency_s=workload.latency_s * (1 - run.read_share), io_s=np.full(len(workload), batch_s)
         )
 
-    return gain_of_edit(run.workload, edit)
+    return run.gain(edit)

@@ -6,7 +6,8 @@ diagnosis holds, so that a plan and a diagnosis of one recording never disagree 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from math import inf, isnan
 from typing import Any
 
@@ -15,8 +16,9 @@ import numpy as np
 from penstock.core.arrays import mean
 from penstock.core.plan import Change, Plan, Profile, ThroughputLimit, nested_settings
 from penstock.diagnose.evidence.evidence import Evidence
+from penstock.diagnose.suspect import RuledOut
 from penstock.diagnose.verdict import STEPS_MIN, LoaderDiagnosis, RunDiagnosis
-from penstock.model.edits import with_step
+from penstock.model.edits import with_step, with_workers
 from penstock.plan.data_changes import data_changes
 from penstock.plan.fingerprint import fingerprint
 from penstock.plan.loader_changes import loader_changes
@@ -35,6 +37,10 @@ MODEL_ERROR = 0.15
 """Relative error of the model on the run as it was, above which a note gives both numbers."""
 MIN_STEP_SHARE = 0.05
 """Share of a step that no change removes."""
+LESS_MEMORY = "less memory"
+"""How the cost of a change ends that is proposed because it saves memory, whatever it gains."""
+STEP_SETTINGS = ("pin_memory", "worker_threads")
+"""Settings that make the step itself shorter."""
 _OTHER_LOADERS = {
     "penstock": "penstock.Loader sets its readers, workers and look-ahead itself while it runs",
     "iterable": "The loader is not a torch DataLoader: it has no settings to propose",
@@ -59,23 +65,26 @@ def plan_from_diagnosis(
         return _empty_plan(run, profile)
     loader, evidence = run.steady_loader, run.steady_loader.evidence
     proposal, notes = _proposal(loader, profile, pinned, batch_bytes)
+    changes_of_loader, dataloader = _agreeing(loader, proposal, pinned)
     changes_of_step = step_changes(loader)
     other_changes = (*changes_of_step, *data_changes(loader), *loader_changes(loader))
-    changes = (*(proposal.changes if proposal else ()), *other_changes)
+    changes = (*changes_of_loader, *other_changes)
     per_batch = samples_per_batch(evidence)
-    most_gain = _most_gain(evidence, proposal)
+    most_gain = _most_gain(loader, proposal)
     return Plan(
         source="recording",
         fingerprint=fingerprint(run.recording.run.machine, evidence.loader),
         profile=profile,
         samples_s=_known_rate(_batches_s(evidence, proposal) * per_batch),
-        planned_samples_s=_known_rate(_planned_batches_s(evidence, proposal, changes_of_step) * per_batch),
+        planned_samples_s=_known_rate(
+            _planned_batches_s(loader, proposal, changes_of_loader, changes_of_step) * per_batch
+        ),
         limits=_limits(evidence, proposal, per_batch),
         most_gain=most_gain,
         wait_share=evidence.starved_share,
         memory_bytes=proposal.need.total_bytes if proposal and proposal.need else None,
         changes=tuple(sorted(changes, key=lambda change: -inf if change.gain is None else change.gain, reverse=True)),
-        dataloader=proposal.kwargs if proposal else {},
+        dataloader=dataloader,
         loader=nested_settings(change for change in other_changes if change.scope == "loader"),
         notes=(*run.recording.notes, *notes, *_notes(evidence, proposal, batch_bytes, per_batch, most_gain)),
     )
@@ -124,20 +133,86 @@ def _batches_s(evidence: Evidence, proposal: Proposal | None) -> float:
     return steady_batches_s * (1 if proposal is None else proposal.now.startup_factor)
 
 
-def _planned_batches_s(evidence: Evidence, proposal: Proposal | None, changes_of_step: tuple[Change, ...]) -> float:
+def _planned_batches_s(
+    loader: LoaderDiagnosis,
+    proposal: Proposal | None,
+    changes_of_loader: Sequence[Change],
+    changes_of_step: tuple[Change, ...],
+) -> float:
     """Return the measured batches per second times the predicted gain of all changes together.
 
-    A change of the training step saves, per step, the seconds that correspond to its gain in the run as it was.
+    A change of the training step saves, per step, the seconds that correspond to its gain in the run as it was. The
+    rate is no higher than that of the step that is left.
     """
-    cycle_s = evidence.loop.cycle_s
+    evidence = loader.evidence
+    cycle_s, step_s = evidence.loop.cycle_s, mean(evidence.contention.step_s)
     saved_s = sum(cycle_s * (1 - 1 / (1 + change.gain)) for change in changes_of_step if change.gain)
     if proposal is None:
         return 1 / max(cycle_s - saved_s, MIN_STEP_SHARE * cycle_s)
+    gains = [change.gain for change in changes_of_loader if change.gain is not None]
+    gain_of_loader = gains[0] if len(gains) == 1 else proposal.gain if gains else 0.0
     planned = proposal.then.with_remedy(lambda workload: workload)
     shorter = planned.with_remedy(
         lambda workload: with_step(workload, np.maximum(workload.step_s - saved_s, MIN_STEP_SHARE * workload.step_s))
     )
-    return _batches_s(evidence, proposal) * (1 + proposal.gain) * (1 + shorter.gain_over(planned))
+    now = _batches_s(evidence, proposal)
+    found = now * (1 + gain_of_loader) * (1 + shorter.gain_over(planned))
+    pinned = any(change.name == "pin_memory" for change in changes_of_loader)
+    copy = loader.suspects.get("pageable_copy") if pinned else None
+    shorter_s = saved_s + (copy.saved_s or 0.0 if copy else 0.0)
+    left_s = max(step_s - shorter_s, MIN_STEP_SHARE * step_s)
+    return min(found, max(now, 1 / left_s)) if left_s > 0 else found
+
+
+def _agreeing(
+    loader: LoaderDiagnosis, proposal: Proposal | None, pinned: Collection[str]
+) -> tuple[tuple[Change, ...], dict[str, Any]]:
+    """Return the proposed changes and keyword arguments with the gains of the findings that propose the same.
+
+    A setting that a finding proposes is proposed, and one whose cause a rule has ruled out is not.
+    """
+    if proposal is None:
+        return (), {}
+    kwargs, found = dict(proposal.kwargs), []
+    for change in proposal.changes:
+        gain = _agreed_gain(loader, change)
+        if gain is not None and gain < MIN_GAIN and not change.cost.endswith(LESS_MEMORY):
+            kwargs[change.name] = change.now
+        else:
+            found.append(replace(change, gain=gain))
+    if kwargs.get("persistent_workers") is False and "persistent_workers" not in pinned:
+        suspect = loader.suspects.get("worker_startup")
+        if suspect is not None and suspect.settings and kwargs["num_workers"]:
+            kwargs["persistent_workers"] = True
+            found.append(
+                Change(
+                    scope="dataloader",
+                    name="persistent_workers",
+                    now=False,
+                    then=True,
+                    reason=f"{suspect.summary}: {suspect.evidence[0]}",
+                    gain=loader.gains.of(suspect).gain,
+                    cost="Workers keep their memory between epochs",
+                )
+            )
+    return tuple(found), kwargs
+
+
+def _agreed_gain(loader: LoaderDiagnosis, change: Change) -> float | None:
+    """Return the gain of a change as the findings have it, where one of them is about the same setting."""
+    startup_ruled_out = isinstance(loader.answers.get("worker_startup"), RuledOut)
+    if change.name == "persistent_workers" and startup_ruled_out and loader.evidence.settings.num_workers:
+        return 0.0
+    suspects = [suspect for suspect in loader.suspects.values() if change.name in suspect.settings]
+    for suspect in suspects:
+        if suspect.settings[change.name] == change.then:
+            return loader.gains.of(suspect).gain
+    if suspects and change.name == "num_workers" and loader.evidence.workload is not None and change.then:
+        workers = int(change.then)
+        return loader.gains.of_edit(lambda workload: with_workers(workload, workers)).gain
+    if change.gain is None or change.name in STEP_SETTINGS:
+        return change.gain
+    return min(change.gain, max(0.0, loader.gains.ceiling))
 
 
 def _limits(evidence: Evidence, proposal: Proposal | None, per_batch: float) -> tuple[ThroughputLimit, ...]:
@@ -150,10 +225,12 @@ def _limits(evidence: Evidence, proposal: Proposal | None, per_batch: float) -> 
     return (ThroughputLimit(name="step", samples_s=per_batch / step_s),) if step_s > 0 else ()
 
 
-def _most_gain(evidence: Evidence, proposal: Proposal | None) -> float | None:
+def _most_gain(loader: LoaderDiagnosis, proposal: Proposal | None) -> float | None:
     """Return the gain if steps never waited for data or a core, from measured times; None if steps take no time."""
-    step_s = mean(evidence.contention.step_s)
-    return max(0.0, 1 / (step_s * _batches_s(evidence, proposal)) - 1) if step_s > 0 else None
+    if mean(loader.evidence.contention.step_s) <= 0:
+        return None
+    startup_factor = 1.0 if proposal is None else proposal.now.startup_factor
+    return max(0.0, (1 + loader.gains.ceiling) / startup_factor - 1)
 
 
 def _known_rate(rate: float) -> float | None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from penstock.core.plan import ThroughputLimit
 from penstock.core.types import Floats
-from penstock.diagnose.verdict import GAIN_MAX
+from penstock.diagnose.gains import GAIN_MAX
 from penstock.model.bounds import Bound, Demands, bounds
 from penstock.model.simulation_data import CPU, IO, LOCK
 from penstock.model.workload import Workload, gain

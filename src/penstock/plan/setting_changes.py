@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.core.format import format_bytes
 from penstock.core.plan import TORCH_PREFETCH_FACTOR, Change
+from penstock.diagnose.rules.pageable_copy import PAGEABLE
 from penstock.model.edits import with_step
 from penstock.model.workload import find_stragglers
 from penstock.plan.predict import LIMIT_NAMES, service_s, variation
@@ -31,8 +32,6 @@ MIN_INLINE_GAIN = 0.2
 """Gain needed to go without workers: it depends on the cost of receiving batches, which is the least certain input."""
 SPARE = 2.0
 """Multiple of the workers that the laws require up to which more may still help, because batches vary."""
-PAGEABLE = 19 / 55
-"""Speed of a copy to the device from pageable memory over that from pinned memory: GB/s measured on an H200."""
 PREFETCH_FACTORS = (2, 3, 4, 6, 8, 12, 16)
 """Prefetch factors that are tried in the model."""
 SHARED_BOUNDS = frozenset({"cpu", "serial", "main", "step"})

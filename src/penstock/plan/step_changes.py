@@ -17,11 +17,10 @@ from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
+from penstock.diagnose.gains import GAIN_MIN
 from penstock.diagnose.rules.small_batch import STEPS_PER_SIZE_MIN
 from penstock.diagnose.suspect import RuledOut
-from penstock.diagnose.verdict import GAIN_MIN, LoaderDiagnosis
-from penstock.model.edits import with_step
-from penstock.plan.predict import gain_of_edit
+from penstock.diagnose.verdict import LoaderDiagnosis
 
 ACCUMULATION_STEPS = 4
 """Proposed batches per optimizer step: three of four optimizer steps are saved, which is most of the possible gain."""
@@ -61,7 +60,7 @@ def step_changes(loader: LoaderDiagnosis) -> tuple[Change, ...]:
     evidence = loader.evidence
     if not loader.has_enough_steps or evidence.loop.cycle_s <= 0:
         return ()
-    found = [*_loop_changes(loader), *_batch_size(loader), *_accumulation(evidence), *_copies(loader)]
+    found = [*_loop_changes(loader), *_batch_size(loader), *_accumulation(loader), *_copies(loader)]
     if isinstance(loader.answers["compute_bound"], RuledOut):
         names = {change.name for change in found}
         found += [change for change in _changes_to_try(DeviceUse.of(evidence)) if change.name not in names]
@@ -81,7 +80,7 @@ def _loop_changes(loader: LoaderDiagnosis) -> Iterator[Change]:
                 now=remedy.now,
                 then=remedy.then,
                 reason=f"{suspect.summary}: {suspect.evidence[0]}",
-                gain=_gain_with_loading(loader.evidence, suspect.gain or 0.0),
+                gain=loader.gains.of(suspect).gain,
             )
 
 
@@ -96,18 +95,18 @@ def _batch_size(loader: LoaderDiagnosis) -> Iterator[Change]:
             now=int(np.median(sizes)),
             then=int(values[counts >= STEPS_PER_SIZE_MIN].max()),
             reason=f"{suspect.summary} ({'; '.join(suspect.evidence)}); a sweep over sizes finds where it stops",
-            gain=_gain_with_loading(loader.evidence, suspect.gain or 0.0),
+            gain=loader.gains.of(suspect).gain,
             cost="memory for the larger batch; the learning rate should be scaled with it",
         )
 
 
-def _accumulation(evidence: Evidence) -> Iterator[Change]:
+def _accumulation(loader: LoaderDiagnosis) -> Iterator[Change]:
     """Propose gradient accumulation where the optimizer takes a large part of the step."""
+    evidence = loader.evidence
     optimizer_s, cycle_s = _optimizer_s(evidence), evidence.loop.cycle_s
     if optimizer_s < MIN_OPTIMIZER_SHARE * cycle_s:
         return
     saved_s = optimizer_s * (1 - 1 / ACCUMULATION_STEPS)
-    gain = cycle_s / max(cycle_s - saved_s, MIN_STEP_SHARE * cycle_s) - 1
     yield Change(
         scope="step",
         name="accumulation",
@@ -115,7 +114,7 @@ def _accumulation(evidence: Evidence) -> Iterator[Change]:
         then=ACCUMULATION_STEPS,
         reason=f"The optimizer takes {format_ms(optimizer_s)} of {format_ms(cycle_s)} per step; done "
         f"once for {ACCUMULATION_STEPS} batches it takes a quarter of that",
-        gain=_gain_with_loading(evidence, gain),
+        gain=loader.gains.of_saving(min(saved_s, (1 - MIN_STEP_SHARE) * cycle_s)).gain,
         cost=f"the effective batch is {ACCUMULATION_STEPS} times as large: the learning rate should be scaled with it",
     )
 
@@ -136,15 +135,6 @@ def _copies(loader: LoaderDiagnosis) -> Iterator[Change]:
             then=".to(device, non_blocking=True)",
             reason=f"{suspect.summary}; it overlaps only from pinned memory, whose gain (pin_memory) counts both",
         )
-
-
-def _gain_with_loading(evidence: Evidence, gain: float) -> float:
-    """Return the gain of a shorter step if data does not come sooner: the model runs the shorter step."""
-    workload = evidence.workload
-    if workload is None:
-        return gain
-    saved_s = evidence.loop.cycle_s * (1 - 1 / (1 + gain))
-    return min(gain, gain_of_edit(workload, lambda run: with_step(run, np.maximum(run.step_s - saved_s, 0.0))))
 
 
 # -- changes to try ------------------------------------------------------------------------------------------------

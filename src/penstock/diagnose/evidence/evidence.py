@@ -43,6 +43,11 @@ class Evidence:
         beyond = np.maximum(self.loop.wait_s - self.ipc.receive_s, 0.0)
         return float(beyond.sum()) / self.loop.steady_s if self.loop.steady_s > 0 else 0.0
 
+    @property
+    def rate_cycle_s(self) -> float:
+        """Mean seconds from one batch to the next, on which gains are based."""
+        return self.loop.cycle_s
+
     @cached_property
     def workload(self) -> Workload | None:
         """The run as input of the simulator, batch by batch; None if too few batches were recorded by workers."""

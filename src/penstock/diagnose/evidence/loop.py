@@ -257,13 +257,13 @@ class LoopEvidence:
         ]
         return mean(np.array(timed)[_nearest([bool(step.device_phases) for step in self.steps])])
 
-    def gain_without(self, seconds: float, *phases: str) -> float:
-        """Return the gain if each step took so much less time on the host.
+    def saving(self, seconds: float, *phases: str) -> float:
+        """Return by how much a step becomes shorter if it takes so much less time on the host.
 
-        The device then limits the rate, with these phases taken off its time too.
+        The device then limits it, with these phases taken off its time too.
         """
         left_s = max(self.cycle_s - seconds, self.device_s(*phases), STEP_LEFT_MIN * self.cycle_s)
-        return self.cycle_s / left_s - 1 if left_s > 0 else 0.0
+        return max(0.0, self.cycle_s - left_s)
 
     # -- stack samples of the loop's thread ------------------------------------------------------------------------
 

@@ -59,4 +59,5 @@ def _check_store(reads: StoreReads) -> Answer:
         ),
         advice="A cache on a local disk: penstock.Loader(cache=...)",
         gain=reads.gain,
+        gain_of_loading=True,
     )

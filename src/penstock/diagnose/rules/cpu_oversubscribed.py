@@ -59,6 +59,7 @@ def check(evidence: Evidence) -> Answer:
             f"{num_workers} workers on {machine.cores:g} usable cores; each uses {threads:.1f} times the CPU time of "
             "the thread that makes its batches",
         ),
+        settings={} if spinning else {"num_workers": best},
         advice=f"num_workers={best}, and one library thread in each",
         remedy=lambda workload: _one_thread_each(workload, evidence) if spinning else with_workers(workload, best),
     )

@@ -45,7 +45,7 @@ def check(evidence: Evidence) -> Answer:
         summary=f"Garbage collection takes {share:.0%} of the time",
         evidence=(f"{format_ms(lost_s)} in the collector" + (f", {len(pauses)} collections" if pauses else ""),),
         advice="gc.freeze() after set-up; fewer small objects; collect at the end of an epoch",
-        gain=loop.gain_without(share * loop.cycle_s),
+        saved_s=loop.saving(share * loop.cycle_s),
     )
 
 

@@ -13,7 +13,7 @@ many.
 
 from __future__ import annotations
 
-from penstock.core.arrays import mean
+from penstock.core.arrays import trimmed_mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
@@ -26,7 +26,7 @@ def check(evidence: Evidence) -> Answer:
     """Suspect it if synchronising calls take a noticeable share of the step; the gain is the part that could
     overlap."""
     loop = evidence.loop
-    sync_s, cycle_s = mean(loop.phase_s("sync")), loop.cycle_s
+    sync_s, cycle_s = trimmed_mean(loop.phase_s("sync")), loop.cycle_s
     if cycle_s <= 0 or sync_s < SYNC_MIN * cycle_s:
         return None
     host_s = max(1e-9, cycle_s - sync_s)
@@ -38,5 +38,5 @@ def check(evidence: Evidence) -> Answer:
             f"the host's own work takes {format_ms(host_s)}: without the calls both would overlap",
         ),
         advice="Keep losses on the device and read them every few dozen steps",
-        gain=loop.gain_without(sync_s) if loop.device_s() else max(0.0, cycle_s / max(host_s, sync_s) - 1),
+        saved_s=loop.saving(sync_s) if loop.device_s() else cycle_s - max(host_s, sync_s),
     )

@@ -74,6 +74,7 @@ def _check_store(reads: StoreReads) -> Answer:
         evidence=reads.facts,
         advice=f"More requests in flight: ReadOptions(num_readers={reads.needed_readers}){larger}",
         gain=reads.gain,
+        gain_of_loading=True,
         experiment=f"Set num_readers={2 * reads.readers}: a higher rate means latency, the same rate a full store",
     )
 

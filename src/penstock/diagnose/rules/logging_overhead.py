@@ -36,7 +36,7 @@ def check(evidence: Evidence) -> Answer:
             *(f"main thread: {name} ({share:.0%})" for name, share in list(loop.functions.items())[:2]),
         ),
         advice="Log every few dozen steps, from a thread, without fsync",
-        gain=loop.gain_without(writing * loop.cycle_s),
+        saved_s=loop.saving(writing * loop.cycle_s),
     )
 
 

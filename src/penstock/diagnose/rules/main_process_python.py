@@ -36,7 +36,7 @@ def check(evidence: Evidence) -> Answer:
                 f"other threads of the main process use {evidence.machine.other_threads_cpu:.1f} cores",
             ),
             advice="Let that thread wait or sleep, or move it to a process of its own",
-            gain=loop.gain_without(interpreter_s),
+            saved_s=loop.saving(interpreter_s),
         )
     outside_s = loop.outside_phases_s
     if outside_s is None or loop.cycle_s <= 0 or outside_s < OUTSIDE_MIN * loop.cycle_s:
@@ -49,5 +49,5 @@ def check(evidence: Evidence) -> Answer:
             *(f"main thread: {name} ({share:.0%})" for name, share in list(loop.functions.items())[:3]),
         ),
         advice="Do it every few dozen steps, or in another process",
-        gain=loop.gain_without(outside_s),
+        saved_s=loop.saving(outside_s),
     )

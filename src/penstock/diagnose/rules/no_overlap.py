@@ -39,6 +39,7 @@ def check(evidence: Evidence) -> Answer:
             f"a batch takes {format_ms(loop.cycle_s * loop.wait_share)}, the step "
             f"{format_ms(loop.cycle_s * (1 - loop.wait_share))}: each waits for the other",
         ),
+        settings={"num_workers": workers},
         advice=f"num_workers={workers} (with persistent_workers=True)",
         remedy=lambda workload: overlap_with_workers(workload, workers).replace(receive_s=np.full(1, RECEIVE_MIN_S)),
     )

@@ -35,5 +35,5 @@ def check(evidence: Evidence) -> Answer:
             f"sampler: {evidence.settings.in_force('sampler') or 'its name is not recorded'}",
         ),
         advice="Draw the epoch's indices at once",
-        gain=evidence.loop.gain_without(sampler_s),
+        saved_s=evidence.loop.saving(sampler_s),
     )

@@ -58,6 +58,7 @@ def _check_store(reads: StoreReads) -> Answer:
         evidence=reads.facts,
         advice="A cache on a local disk (Loader(cache=...)), or fewer bytes per sample (penstock shards pack)",
         gain=reads.gain,
+        gain_of_loading=True,
         experiment=f"Set num_readers={2 * reads.readers}: the same rate means that the store is full",
     )
 

@@ -13,7 +13,7 @@ Remedy: more workers; penstock.Loader chooses their number itself.
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.evidence.worker_cpu import waits_for_computing
+from penstock.diagnose.evidence.worker_cpu import best_num_workers, waits_for_computing
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import with_workers
 
@@ -27,7 +27,8 @@ def check(evidence: Evidence) -> Answer:
         return None
     machine, num_workers = evidence.machine, evidence.settings.num_workers
     most = max(num_workers, round(machine.cores))
-    if machine.free_cores < FREE_CORES_MIN or most == num_workers:
+    best = best_num_workers(evidence, most)
+    if machine.free_cores < FREE_CORES_MIN or best <= num_workers:
         return RuledOut(f"{num_workers} workers on {machine.cores:g} cores, of which {machine.free_cores:.1f} are free")
     computing = evidence.workers.share_of_fetch(evidence.workers.cpu_s)
     return Suspect(
@@ -37,6 +38,7 @@ def check(evidence: Evidence) -> Answer:
             f"a worker computes {computing:.0%} of the time it takes for a batch",
             f"{machine.free_cores:.1f} of {machine.cores:g} usable cores were free",
         ),
-        advice=f"num_workers={most}",
-        remedy=lambda workload: with_workers(workload, most),
+        advice=f"num_workers={best}",
+        remedy=lambda workload: with_workers(workload, best),
+        settings={"num_workers": best},
     )

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from math import inf
 
+import numpy as np
+
 from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
@@ -35,7 +37,7 @@ def check(evidence: Evidence) -> Answer:
         return None
     later_s = loop.startup_s[1:]
     usual_s = loop.cycle_s * loop.wait_share
-    lost_s = float((later_s - usual_s).clip(min=0.0).sum() + loop.shutdown_s.sum())
+    lost_s = float((later_s - max(usual_s, _first_batch_s(evidence))).clip(min=0.0).sum() + loop.shutdown_s.sum())
     if lost_s <= LOST_MIN * loop.total_s:
         return RuledOut(f"the first batch of an epoch takes {format_ms(mean(later_s))}: little in all")
     remaining_s = loop.total_s - lost_s - float(loop.startup_s[0])  # the first start remains, but happens only once
@@ -50,7 +52,18 @@ def check(evidence: Evidence) -> Answer:
         ),
         advice=_advice(evidence, persistent=bool(persistent)),
         gain=lost_s / remaining_s if remaining_s > 0 else inf,
+        settings={"persistent_workers": True} if persistent is False else {},
     )
+
+
+def _first_batch_s(evidence: Evidence) -> float:
+    """Return the seconds that workers that run already take for the first batch of an epoch, which nothing saves.
+
+    An iterator that is made anew for every batch could be kept, so that its batches are made ahead.
+    """
+    if len(evidence.loop.steps) < len(evidence.loop.first_steps) or not evidence.workers.fetches:
+        return 0.0
+    return float(np.median(evidence.workers.fetch_s))
 
 
 def _advice(evidence: Evidence, *, persistent: bool) -> str:
