@@ -133,6 +133,7 @@ class TorchRun:
         pool = WorkerPool(self.workers, self.prefetch, True, self.cores, self.competitors, lag=lag, **storage)
         result = simulate(costs, pool)
         first_s = start_s + self.startup_s
+        step_s = np.append(result.requested_s[1:], result.end_s) - result.received_s
         steps = [
             StepLine(
                 loader=0,
@@ -140,7 +141,7 @@ class TorchRun:
                 batch=batch,
                 at_s=first_s + requested_s - (self.startup_s if batch == 0 else 0),
                 wait_s=wait_s + (self.startup_s if batch == 0 else 0),
-                step_s=float(costs.step_s[batch]),
+                step_s=float(step_s[batch]),
                 samples=SAMPLES,
                 ready=int(ready),
                 outstanding=self.workers * self.prefetch,

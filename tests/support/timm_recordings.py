@@ -74,7 +74,7 @@ class TimmRun:
             count=self.steps,
             step_s=step_s,
             cpu_s=self.cpu_s * random.uniform(0.9, 1.1, self.steps),
-            step_cpu_s=0.012,
+            step_cpu_s=0.004,
             settings={"pin_memory": False, "persistent_workers": True, **(self.settings or {})},
         ).recording()
         steps = [self._moved(step, epoch, start_s, phases=self._phases(step)) for step in base.steps]

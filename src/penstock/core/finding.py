@@ -102,6 +102,8 @@ class Diagnosis:
     rejected: tuple[RejectedCause, ...] = ()
     experiment: str = ""
     """If the verdict is "undetermined": the experiment that would decide."""
+    account: dict[str, float] = field(default_factory=dict)
+    """Seconds of the run by what they went into; they add up to the time of the run. Waiting is divided by cause."""
     impact: Impact | None = None
     ranks: RankSummary | None = None
     """How the ranks waited for each other, if the recordings of several ranks were found."""

@@ -7,12 +7,15 @@ rules, which `plan` uses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from penstock.core.finding import Diagnosis, Finding, RejectedCause, Verdict
-from penstock.core.format import format_gain
+from penstock.core.format import format_count, format_gain, format_seconds
+from penstock.diagnose.evidence.account import WAITING, account_of
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.gains import GAIN_MIN, Gains
 from penstock.diagnose.impact import compute_impact
@@ -88,6 +91,40 @@ class LoaderDiagnosis:
         weak = [answer for answer in answers if isinstance(answer, Suspect) and answer.strength < STRENGTH_MIN]
         return next((answer.experiment for answer in weak if answer.experiment), _EXPERIMENT)
 
+    @cached_property
+    def waiting_by_cause(self) -> dict[str, float]:
+        """Shares of the waiting for data, beyond the receiving of ready batches, that each finding explains.
+
+        A cause explains the time that a step is shorter without it, as far as no earlier finding explains it already.
+        """
+        left, found = 1.0, {}
+        for finding in self.findings:
+            if self.suspects[finding.rule].saved_s is None and self.evidence.starved_share > 0:
+                explained = (1 - 1 / (1 + finding.gain)) / self.evidence.starved_share
+                found[finding.rule] = min(left, max(0.0, explained))
+                left -= found[finding.rule]
+        return found
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether a finding explains more time than is waited without a known cause."""
+        unexplained = (1 - sum(self.waiting_by_cause.values())) * self.evidence.starved_share
+        explained = [1 - 1 / (1 + finding.gain) for finding in self.findings]
+        return max(explained, default=0.0) >= unexplained
+
+    def account(self, others: Sequence[LoaderDiagnosis]) -> dict[str, float]:
+        """Return the seconds of the run by kind, with the waiting divided by cause."""
+        seconds = account_of(self.evidence, [other.evidence for other in others]).seconds
+        waiting_s = seconds[WAITING]
+        receiving_s = min(waiting_s, float(np.minimum(self.evidence.loop.wait_s, self.evidence.ipc.receive_s).sum()))
+        parts = {f"waiting: {rule}": share * (waiting_s - receiving_s) for rule, share in self.waiting_by_cause.items()}
+        unexplained_s = max(0.0, waiting_s - receiving_s - sum(parts.values()))
+        parts |= {"waiting, unexplained": unexplained_s, "receiving ready batches": receiving_s}
+        divided: dict[str, float] = {}
+        for kind, kind_s in seconds.items():
+            divided |= parts if kind == WAITING else {kind: kind_s}
+        return {kind: kind_s for kind, kind_s in divided.items() if kind_s > 0}
+
 
 @dataclass(frozen=True)
 class RunDiagnosis:
@@ -141,9 +178,24 @@ def _diagnosis(recording: Recording, loaders: tuple[LoaderDiagnosis, ...]) -> Di
         findings=worst.findings,
         rejected=worst.rejected,
         experiment=worst.experiment if verdict == "undetermined" else "",
+        account=worst.account([loader for loader in loaders if loader is not worst]),
         impact=impact,
-        notes=recording.notes,
+        notes=(*recording.notes, *_notes(worst.evidence)),
     )
+
+
+def _notes(evidence: Evidence) -> Iterator[str]:
+    """Yield which steps count, and what a longer run will do."""
+    loop = evidence.loop
+    if loop.warm_up_steps:
+        warm_up_s = sum(step.wait_s + step.step_s for step in loop.warm_up_steps)
+        yield (
+            f"{len(loop.steps)} steps count; the {format_count(len(loop.warm_up_steps), 'step')} before them, of "
+            f"{format_seconds(warm_up_s)}, and the first of each epoch do not"
+        )
+    if evidence.supply.lives_on_stock:
+        yield f"{evidence.supply.text[0].upper()}{evidence.supply.text[1:]}"
+        yield f"{evidence.supply.steps_needed} steps without the first ones would show it in the waits themselves"
 
 
 def _can_be_judged(loader: LoaderDiagnosis) -> bool:
@@ -153,7 +205,9 @@ def _can_be_judged(loader: LoaderDiagnosis) -> bool:
 def _explainable_wait_s(loader: LoaderDiagnosis) -> float:
     """Return the seconds of waiting that the rules can explain: that of steady steps, if there are enough of them."""
     loop = loader.evidence.loop
-    return float((loop.wait_s if loader.has_enough_steps else loop.startup_s).sum())
+    if not loader.has_enough_steps:
+        return float(loop.startup_s.sum())
+    return max(float(loop.wait_s.sum()), loader.evidence.waited_s)
 
 
 # -- findings ------------------------------------------------------------------------------------------------------
@@ -187,8 +241,11 @@ def _share_worth_a_change(low: float, high: float) -> float:
 def _verdict(loader: LoaderDiagnosis) -> tuple[Verdict, str]:
     evidence, findings = loader.evidence, loader.findings
     waits = _waits(evidence)
-    if findings:
+    if findings and (loader.is_explained or evidence.starved_share <= WAIT_SHARE_HEALTHY):
         return "findings", f"{findings[0].summary} ({waits}; without it {format_gain(findings[0].gain)} samples/s)"
+    if findings:
+        unexplained = 1 - sum(loader.waiting_by_cause.values())
+        return "undetermined", f"{waits}, and {unexplained:.0%} of the waiting has no known cause"
     if evidence.starved_share > WAIT_SHARE_HEALTHY or not evidence.loop.steps:
         return "undetermined", f"{waits}, and no cause was found in the recording"
     return "healthy", f"Healthy: {waits}; the step itself, {evidence.loop.step_text}, limits the rate"
@@ -199,4 +256,7 @@ def _waits(evidence: Evidence) -> str:
     if not loop.steps and loop.total_s > 0:
         share = float(loop.startup_s.sum()) / loop.total_s
         return f"{share:.0%} of the time is spent waiting for the first batch of an epoch"
-    return f"{loop.wait_share:.0%} of the steady time is spent waiting for data"
+    waits = f"{loop.wait_share:.0%} of the steady time is spent waiting for data"
+    if evidence.supply.lives_on_stock:
+        return f"{waits}, {evidence.starved_share:.0%} in a longer run"
+    return waits

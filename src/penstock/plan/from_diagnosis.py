@@ -118,7 +118,7 @@ def _proposal(
         observed_context(loader, batch_bytes),
         profile,
         samples_per_batch=1.0 if isnan(per_batch) else per_batch,
-        measured_batches_s=1 / evidence.loop.cycle_s,
+        measured_batches_s=1 / evidence.rate_cycle_s,
         pinned=pinned,
     )
     return proposal, (*notes, *proposal.notes)
@@ -129,7 +129,7 @@ def _proposal(
 
 def _batches_s(evidence: Evidence, proposal: Proposal | None) -> float:
     """Return the measured batches per second, with the start of the workers spread over the epoch."""
-    steady_batches_s = 1 / evidence.loop.cycle_s
+    steady_batches_s = 1 / evidence.rate_cycle_s
     return steady_batches_s * (1 if proposal is None else proposal.now.startup_factor)
 
 
@@ -266,7 +266,7 @@ def _proposal_notes(evidence: Evidence, proposal: Proposal, batch_bytes: int | N
             f"The dataset divides its samples itself, between {effective} of {workers} workers: more of them would "
             "have nothing to do"
         )
-    predicted, measured = proposal.now.prediction.batches_s, 1 / evidence.loop.cycle_s
+    predicted, measured = proposal.now.prediction.batches_s, 1 / evidence.rate_cycle_s
     if proposal.now.startup_factor < 1 - MIN_GAIN:
         yield (
             f"Rates are those of whole epochs with the start of workers: between starts it is {measured:.3g} batches/s"

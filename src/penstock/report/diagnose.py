@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
 from penstock.core.finding import Diagnosis, Finding, Impact
-from penstock.core.format import format_duration, format_gain
+from penstock.core.format import format_duration, format_gain, format_percent
 from penstock.errors import printable
 from penstock.recording.reader import Recording
 from penstock.report.run_summary import setting_rows
 
 WIDTH = 80
+SHOWN_SHARE = 0.002
+"""Share of the run from which on a kind of time has a line of its own."""
 
 _STYLES = {"healthy": "bold green", "findings": "bold red", "undetermined": "bold yellow"}
 _Line = tuple[str, str]
@@ -31,6 +33,7 @@ def diagnosis_text(diagnosis: Diagnosis, recording: Recording | None = None) -> 
         *(_finding(number, finding) for number, finding in enumerate(diagnosis.findings, 1)),
         _block("Ruled out", [f"{cause.rule}: {cause.why}" for cause in diagnosis.rejected]),
         _block("To decide", [diagnosis.experiment] if diagnosis.experiment else []),
+        _block("Where the time went", account_lines(diagnosis.account)),
         _block("Cost", [impact_sentence(diagnosis.impact)] if diagnosis.impact else []),
         _block("Settings that were changed", changed_settings(recording) if recording else []),
         _block("Notes", diagnosis.notes),
@@ -62,6 +65,17 @@ def impact_sentence(impact: Impact) -> str:
     if impact.gpu_hours >= 0.01:
         text += f", {impact.gpu_hours:.3g} GPU-hours"
     return f"{text}."
+
+
+def account_lines(account: Mapping[str, float]) -> list[str]:
+    """Return a line for each kind of time that takes a thousandth of the run or more, and one for the rest."""
+    run_s = sum(account.values())
+    shown = {kind: seconds for kind, seconds in account.items() if seconds >= SHOWN_SHARE * run_s}
+    lines = [
+        f"{format_percent(seconds / run_s)} {kind} ({format_duration(seconds)})" for kind, seconds in shown.items()
+    ]
+    rest_s = run_s - sum(shown.values())
+    return [*lines, f"{format_percent(rest_s / run_s)} other"] if rest_s > 0.0005 * run_s else lines
 
 
 def changed_settings(recording: Recording) -> list[str]:

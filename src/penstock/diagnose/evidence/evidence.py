@@ -15,6 +15,7 @@ from penstock.diagnose.evidence.loop import LoopEvidence, count_warm_up
 from penstock.diagnose.evidence.machine import MachineEvidence
 from penstock.diagnose.evidence.recreated_loaders import find_recreated_loaders
 from penstock.diagnose.evidence.settings import SettingsEvidence
+from penstock.diagnose.evidence.supply import SupplyEvidence
 from penstock.diagnose.evidence.workers import WorkerEvidence
 from penstock.model.workload import Workload
 from penstock.recording.format import FetchLine, LoaderLine, StepLine
@@ -34,19 +35,31 @@ class Evidence:
     loop: LoopEvidence
     workers: WorkerEvidence
     machine: MachineEvidence
+    supply: SupplyEvidence
     ipc: IpcEvidence
     contention: ContentionEvidence
 
     @cached_property
     def starved_share(self) -> float:
-        """Share of the steady time in which the loop waited for a batch that was not ready."""
+        """Share of the steady time in which the loop waited for a batch that was not ready.
+
+        Of a run that lives on batches made ahead it is that of a longer run.
+        """
         beyond = np.maximum(self.loop.wait_s - self.ipc.receive_s, 0.0)
-        return float(beyond.sum()) / self.loop.steady_s if self.loop.steady_s > 0 else 0.0
+        measured = float(beyond.sum()) / self.loop.steady_s if self.loop.steady_s > 0 else 0.0
+        return max(measured, self.supply.shortage) if self.supply.lives_on_stock else measured
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds of steady time that are waited for data; of a run that lives on stock, those of a longer run."""
+        return self.starved_share * self.loop.steady_s
 
     @property
     def rate_cycle_s(self) -> float:
-        """Mean seconds from one batch to the next, on which gains are based."""
-        return self.loop.cycle_s
+        """Mean seconds from one batch to the next, the base of gains; of a longer run, if this one lives on stock."""
+        if not self.supply.lives_on_stock:
+            return self.loop.cycle_s
+        return max(self.loop.cycle_s, 1 / self.supply.supply_batches_s)
 
     @cached_property
     def workload(self) -> Workload | None:
@@ -82,7 +95,7 @@ def gather(recording: Recording) -> tuple[Evidence, ...]:
         _loader_evidence(joined, loader, recreated.times_created(number)) for number, loader in joined.loaders.items()
     ]
     with_steps = [evidence for evidence in found if evidence.loop.all_steps]
-    return tuple(sorted(with_steps, key=lambda evidence: -float(evidence.loop.wait_s.sum())))
+    return tuple(sorted(with_steps, key=lambda evidence: -max(evidence.waited_s, float(evidence.loop.wait_s.sum()))))
 
 
 def _loader_evidence(recording: Recording, loader: LoaderLine, times_created: int) -> Evidence:
@@ -120,9 +133,12 @@ def _build(
 ) -> Evidence:
     """Make the parts in the order in which they depend on each other."""
     settings = SettingsEvidence(loader, fetches, times_created)
-    loop = LoopEvidence(recording, loader.loader, *map(tuple, steps))
+    outstanding = settings.num_workers * settings.prefetch_factor
+    kinds = tuple(steps.steady), tuple(steps.first), tuple(steps.warm_up)
+    loop = LoopEvidence(recording, loader.loader, *kinds, outstanding)
     workers = WorkerEvidence(recording, loader, tuple(fetches), settings, loop)
     machine = MachineEvidence(recording, loop, workers)
+    supply = SupplyEvidence(settings, loop, workers)
     ipc = IpcEvidence(settings, loop, workers, machine)
     contention = ContentionEvidence(settings, loop, workers, machine, ipc)
-    return Evidence(recording, loader, settings, loop, workers, machine, ipc, contention)
+    return Evidence(recording, loader, settings, loop, workers, machine, supply, ipc, contention)

@@ -30,6 +30,12 @@ STEP_LEFT_MIN = 0.05
 """Share of the time per step that always remains when a cost is removed: keeps a predicted gain finite."""
 STACK_SAMPLES_S = 0.5
 """Seconds that a line with stack samples covers."""
+WAITED_MIN = 0.02
+"""Share of the steady time: of a loop that waits less, all steady time counts, not only that of waiting."""
+LONG_WAIT = 0.02
+"""Share of the longest wait: in shorter ones the loop only receives a batch."""
+FED_STEPS_MIN = 20
+"""Least number of steps that are left without the ends of epochs."""
 WARM_UP_SHARE, WARM_UP_STEPS_MAX = 0.25, 200
 """The warm-up lies in this share of the run's first steps, and in so many at most."""
 WARM_UP_MEDIANS, WARM_UP_TAIL = 3.0, 1.5
@@ -50,6 +56,8 @@ class LoopEvidence:
     """The first step of each epoch: its wait is start-up."""
     warm_up_steps: tuple[StepLine, ...] = ()
     """Steps at the start of the run, up to the last one that was slowed by work that is done only once."""
+    outstanding_tasks: int = 0
+    """Tasks that the workers have at a time; at the end of an epoch there are fewer left."""
 
     @property
     def all_steps(self) -> tuple[StepLine, ...]:
@@ -128,10 +136,29 @@ class LoopEvidence:
     # -- when ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def waiting(self) -> Spans:
-        """The times in which the loop waits in the loader, in steady steps."""
-        begins = np.array([step.at_s for step in self.steps])
-        return Spans(begins, begins + self.wait_s)
+    def fed(self) -> Bools:
+        """Whether the workers got a new task for each batch that was taken, which they do not at the end of an epoch.
+
+        If that leaves too few steps, all count.
+        """
+        last: dict[int, int] = {}
+        for step in self.steps:
+            last[step.epoch] = max(step.batch, last.get(step.epoch, 0))
+        found = np.array([step.batch <= last[step.epoch] - self.outstanding_tasks for step in self.steps], bool)
+        return found if found.sum() >= max(FED_STEPS_MIN, len(found) / 4) else np.ones(len(found), bool)
+
+    @cached_property
+    def stalls(self) -> tuple[Floats, Floats]:
+        """Begins and ends of the times over which the cores in use count: those in which the loop waits.
+
+        If it hardly waits they are those of whole steps. The ends of epochs do not count.
+        """
+        begins = np.array([step.at_s for step in self.steps])[self.fed]
+        waits_s, busy_s = self.wait_s[self.fed], np.where(self.pause_s > 0, 0.0, self._step_s)[self.fed]
+        if waits_s.sum() < WAITED_MIN * (waits_s.sum() + busy_s.sum()):
+            return begins, begins + waits_s + busy_s
+        long = waits_s > LONG_WAIT * waits_s.max(initial=0.0)
+        return begins[long], (begins + waits_s)[long]
 
     @cached_property
     def steady(self) -> Spans:

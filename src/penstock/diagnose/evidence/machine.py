@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.core.arrays import mean, weighted_median
+from penstock.core.arrays import Spans, mean, weighted_median
 from penstock.diagnose.evidence.loop import LoopEvidence
 from penstock.diagnose.evidence.workers import WorkerEvidence
 from penstock.recording.format import ProcessLoad, SystemLine
@@ -56,10 +56,12 @@ class MachineEvidence:
         return tuple(line for line, share in zip(lines, shares, strict=True) if share >= least)
 
     def while_waiting(self, value: Callable[[SystemLine], float]) -> float:
-        """Return the median of a value over the time that the loop waited, or over steady time if it did not wait."""
+        """Return the median of a value over the time that the loop waited, see `LoopEvidence.stalls`."""
         at_s = np.array([line.at_s for line in self.system])
         began_s = at_s - np.array([line.seconds for line in self.system])
-        return weighted_median(np.array([value(line) for line in self.system]), self.loop.waiting.within(began_s, at_s))
+        return weighted_median(
+            np.array([value(line) for line in self.system]), Spans(*self.loop.stalls).within(began_s, at_s)
+        )
 
     # -- all processes ---------------------------------------------------------------------------------------------
 

@@ -17,10 +17,6 @@ from penstock.recording.reader import Recording
 
 THREAD_MODULES = ("threading:", "queue:", "concurrent.futures")
 """Modules whose functions wait for other threads of the same process."""
-WAITED_MIN = 0.01
-"""Share of the steady time: of a loop that waits less, the cores in use meanwhile are those of all steady time."""
-LONG_WAIT = 0.02
-"""Share of the longest wait: in shorter ones the loop only receives a batch."""
 UNEQUAL_COUNTS = 0.15
 """Part of a worker that is added before rounding down: workers that get equal numbers of batches differ by chance."""
 
@@ -107,20 +103,17 @@ class WorkerEvidence:
     def fetch_cores(self) -> float:
         """Number of cores that making batches keeps busy while the loop waits, on the threads that make them.
 
-        It is the median over the time of waiting, so the ends of epochs, where no task is left for some workers, do not
-        count. Each batch is taken to compute evenly over its time.
+        It is the median over the time of waiting. Each batch is taken to compute evenly over its time.
         """
-        waited_s, loop = float(self.loop.wait_s.sum()), self.loop
-        mean_cores = float(self.cpu_s.sum()) / loop.steady_s if loop.steady_s > 0 else 0.0
-        if waited_s <= WAITED_MIN * loop.steady_s or not self.fetches:
+        begins, ends = self.loop.stalls
+        mean_cores = float(self.cpu_s.sum()) / self.loop.steady_s if self.loop.steady_s > 0 else 0.0
+        long = ends > begins
+        if not self.fetches or not long.any():
             return mean_cores
-        began_s, requested_s = np.array([fetch.at_s for fetch in self.fetches]), np.array([s.at_s for s in loop.steps])
-        received_s, long = requested_s + loop.wait_s, loop.wait_s > LONG_WAIT * loop.wait_s.max()
-        before, after = (
-            amount_before(times, began_s, began_s + self.fetch_s, self.cpu_s) for times in (requested_s, received_s)
-        )
-        cores = (after - before)[long] / loop.wait_s[long]
-        return weighted_median(cores, loop.wait_s[long]) or mean_cores
+        began_s = np.array([fetch.at_s for fetch in self.fetches])
+        before, after = (amount_before(times, began_s, began_s + self.fetch_s, self.cpu_s) for times in (begins, ends))
+        cores = (after - before)[long] / (ends - begins)[long]
+        return weighted_median(cores, (ends - begins)[long]) or mean_cores
 
     # -- stack samples ---------------------------------------------------------------------------------------------
 
