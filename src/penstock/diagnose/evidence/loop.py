@@ -24,6 +24,19 @@ from penstock.recording.reader import Recording
 PAUSES = ("evaluation", "checkpoint")
 """Phases that are work of their own, not part of a step."""
 TRAINING = frozenset({"forward", "backward", "optimizer"})
+TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchmetrics", "triton"})
+"""Packages whose functions are the training itself, wherever the loop calls them."""
+ACTIVITIES = {
+    "running": "running Python",
+    "read": "reading files",
+    "open": "opening files",
+    "lock": "waiting for a lock",
+    "sleep": "sleeping",
+    "network": "waiting for the network",
+    "write": "writing",
+    "other": "other system calls",
+}
+"""Descriptions of the states of a sampled thread."""
 UNKNOWN = -1
 """Placeholder in an array of counts or of worker numbers."""
 STEP_LEFT_MIN = 0.05
@@ -303,6 +316,33 @@ class LoopEvidence:
     def functions(self) -> dict[str, float]:
         """Shares of the stack samples of the loop's thread by innermost function, the most frequent first."""
         return by_frequency(shares(line.functions for line in self._stack_samples))
+
+    @cached_property
+    def torch_share(self) -> float:
+        """Share of these samples in functions of torch: losses, metrics and other operators that are no module."""
+        return sum(share for name, share in self.functions.items() if name.partition(":")[0].split(".")[0] in TORCH)
+
+    @cached_property
+    def own_code_s(self) -> float | None:
+        """Mean seconds of a step outside all phases and outside torch; None if no phase of training was recorded.
+
+        Where the loop's thread was sampled in torch for a larger part of the step than the phases take, the rest of
+        these samples are operators that the loop calls itself, as it does for a loss: they belong to the step.
+        """
+        if self.outside_phases_s is None:
+            return None
+        return min(self.outside_phases_s, (1 - self.torch_share) * mean(self.busy_s))
+
+    @property
+    def activities(self) -> str:
+        """What the loop's thread did outside the loader and outside torch, as text; empty without stack samples."""
+        others = {ACTIVITIES.get(state, state): share for state, share in self.thread_states.items()}
+        python = others.pop(ACTIVITIES["running"], 0.0) - self.torch_share
+        shares_of = by_frequency({**others, ACTIVITIES["running"]: max(0.0, python)})
+        whole = sum(shares_of.values())
+        return ", ".join(
+            f"{name} {share / whole:.0%}" for name, share in shares_of.items() if share >= 0.05 * whole > 0
+        )
 
     @cached_property
     def _stack_samples(self) -> tuple[StackSamplesLine, ...]:
