@@ -10,7 +10,7 @@ from penstock.plan.from_diagnosis import plan_from_diagnosis
 from penstock.recording.format import StackSamplesLine
 
 PHASES = {"forward": 0.004, "backward": 0.004}
-"""Of a step of 20 ms."""
+"""Phases of a step that takes 20 ms."""
 LOSS = {
     "torch.nn.functional:mse_loss": 54,
     "torch.autograd.graph:_engine_run_backward": 25,

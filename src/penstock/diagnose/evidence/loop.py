@@ -335,7 +335,7 @@ class LoopEvidence:
 
     @property
     def activities(self) -> str:
-        """What the loop's thread did outside the loader and outside torch, as text; empty without stack samples."""
+        """The activities of the loop's thread outside the loader and outside torch, as text; empty without samples."""
         others = {ACTIVITIES.get(state, state): share for state, share in self.thread_states.items()}
         python = others.pop(ACTIVITIES["running"], 0.0) - self.torch_share
         shares_of = by_frequency({**others, ACTIVITIES["running"]: max(0.0, python)})
