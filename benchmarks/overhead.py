@@ -2,7 +2,7 @@
 
 A training with everything that `penstock run` adds to a process and the same training without it run in two processes,
 which take turns. Both are forked from one process, so that their memory layout is the same. A turn counts with the mean
-of its steps: of short steps, one in 32 is profiled (its phases are timed), which costs many times more than the other
+of its steps: of short steps, one in 128 is profiled (its phases are timed), which costs many times more than the other
 steps, and a turn contains one of those. Over the turns the median counts, because the machine is slow at times.
 
 Adding and removing the hooks in a single process would measure how the interpreter adapts to changed code. Processes
@@ -32,8 +32,8 @@ from penstock.watcher.step_sampling import FIRST_OF_LOADER, INTERVAL
 SUBMODULES = 50
 TURN = INTERVAL
 """Steps of a turn: one that is profiled, and those that are not."""
-TURNS = 50
-WARM_UP = 2 * FIRST_OF_LOADER // TURN
+TURNS = 16
+WARM_UP = max(2, 2 * FIRST_OF_LOADER // TURN)
 """Turns that do not count. The first steps of a run are all profiled and search for modules, and the interpreter
 specialises its code."""
 ROUNDS = 5

@@ -1,8 +1,9 @@
 """Decides which steps are profiled, that is which steps have their phases timed by the hooks.
 
 To profile a step costs the training loop's thread about thirty calls whose code is not in the CPU's caches, a tenth of
-a millisecond. Beside a long step that is negligible. Of short steps only one in thirty-two is profiled, at a random
-place among them: work that a script does every eighth or every hundredth step is then met about as often as it occurs.
+a millisecond, and more where the loop slept before. Beside a long step that is negligible. Of short steps only one in
+INTERVAL is profiled, at a random place among them: work that a script does every eighth or every hundredth step is then
+met about as often as it occurs.
 All ranks draw the same places, so they profile the same steps.
 """
 
@@ -14,11 +15,13 @@ FIRST_OF_LOADER = 64
 """The first steps of a loader are all profiled, so that a short run is measured completely."""
 FIRST_OF_EPOCH = 3
 """The first steps of every epoch are all profiled."""
-INTERVAL = 32
-"""Number of consecutive short steps of which one is profiled."""
+INTERVAL = 128
+"""Number of consecutive short steps of which one is profiled: of steps of 10 ms, one in 1.3 s."""
+AVERAGED_STEPS = 32
+"""Number of steps over which the time of a step is averaged."""
 LONG_S = 0.05
 """Steps that take this many seconds, from batch to batch, are all profiled."""
-MAX_UNPROFILED_S = 1.6
+MAX_UNPROFILED_S = INTERVAL * LONG_S
 """Seconds after a profiled step after which the next step is profiled in any case: steps may have become long."""
 _PLACES = tuple(Random(0).choices(range(INTERVAL), k=509))
 """The place of the profiled step in each interval; after the last one, they begin again."""
@@ -35,7 +38,7 @@ class StepSampling:
         self._last_profiled_s = 0.0
         """When that step began."""
         self._cycle_s = 0.0
-        """Seconds from batch to batch, averaged over about the last INTERVAL steps; 0 until it is known."""
+        """Seconds from batch to batch, averaged over about the last AVERAGED_STEPS; 0 until it is known."""
 
     def unprofiled_after(self, batch: int, now: float) -> int:
         """Return how many steps after this profiled one are not profiled.
@@ -44,7 +47,7 @@ class StepSampling:
         """
         steps = max(1, batch - self._last_profiled)
         if batch > 1:  # an earlier cycle includes the start of the workers
-            weight = min(1.0, steps / INTERVAL) if self._cycle_s else 1.0
+            weight = min(1.0, steps / AVERAGED_STEPS) if self._cycle_s else 1.0
             self._cycle_s += ((now - self._last_profiled_s) / steps - self._cycle_s) * weight
         self._last_profiled, self._last_profiled_s = batch, now
         step = self._steps_before + batch

@@ -339,7 +339,7 @@ def test_only_the_outermost_module_class_is_patched(hooked):
 
 def test_a_module_that_is_called_only_later_is_found(hooked):
     model, late = nn.Linear(4, 1), Model()
-    for step, (x,) in enumerate(loader_of(600, batch_size=2)):
+    for step, (x,) in enumerate(loader_of(1600, batch_size=2)):
         model(x)
         if step > 100:
             late(x)
