@@ -4,6 +4,7 @@ from penstock.recording.format import EndLine, EpochEndLine, StepLine, SystemLin
 from penstock.testing import FakeClock
 from penstock.watcher.device_time import MAX_WAITING_LINES, DeferredSteps, DeviceTimer
 from penstock.watcher.hooks.device import watch_graph_captures
+from penstock.watcher.hooks.in_use import InUse
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.session import Session
@@ -233,7 +234,7 @@ class FakeGraph:
 def test_no_event_is_queried_while_a_graph_is_captured(training, monkeypatch):
     monkeypatch.setattr(FakeGraph, "device", training.device)
     patches, graph = Patches(), FakeGraph()
-    watch_graph_captures(training.timer, patches, FakeGraph)
+    watch_graph_captures(training.timer, patches, InUse(training.session), FakeGraph)
     training.step("forward")
     training.end_step()
     training.device.reached = 100

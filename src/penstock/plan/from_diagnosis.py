@@ -31,7 +31,7 @@ from penstock.plan.scenario_from_evidence import (
     samples_per_batch,
 )
 from penstock.plan.setting_changes import MIN_GAIN
-from penstock.plan.step_changes import step_changes
+from penstock.plan.step_changes import in_use_text, step_changes
 
 MODEL_ERROR = 0.15
 """Relative error of the model on the run as it was, above which a note gives both numbers."""
@@ -246,6 +246,8 @@ def _notes(
     for name, setting in evidence.loader.settings.items():
         if _changed_by_library(setting.requested, setting.in_force):
             yield f"{name}={setting.requested} was requested, but {setting.in_force} is in force: a library changed it"
+    if text := in_use_text(evidence):
+        yield text
     if isnan(per_batch):
         yield "Samples were not counted, so there are no rates"
     if most_gain is None:

@@ -34,6 +34,23 @@ MIN_STEP_SHARE = 0.05
 """Share of the time between batches that no change removes."""
 
 
+HALF_PRECISION = ("bfloat16", "float16")
+"""Types of parameters in which a model computes without autocast."""
+IN_USE = {
+    "autocast": "autocast",
+    "grad_scaler": "GradScaler",
+    "compiled": "torch.compile",
+    "channels_last": "channels_last",
+    "fused_optimizer": "a fused optimizer",
+    "pinned_batches": "pinned batches",
+    "non_blocking": "non-blocking copies",
+    "cuda_graphs": "CUDA graphs",
+    "ddp": "DistributedDataParallel",
+    "fsdp": "FSDP",
+}
+"""Descriptions of what a training may use, by the name in the recording."""
+
+
 class StepRemedy(NamedTuple):
     """The change that removes a cause in the training loop: its name, the current state and the proposed one."""
 
@@ -63,6 +80,7 @@ def step_changes(loader: LoaderDiagnosis) -> tuple[Change, ...]:
     found = [*_loop_changes(loader), *_batch_size(loader), *_accumulation(loader), *_copies(loader)]
     if isinstance(loader.answers["compute_bound"], RuledOut):
         names = {change.name for change in found}
+        names |= _changes_in_use(evidence)
         found += [change for change in _changes_to_try(DeviceUse.of(evidence)) if change.name not in names]
     worth = [change for change in found if change.gain is None or change.gain >= GAIN_MIN]
     return tuple(sorted(worth, key=lambda change: -1.0 if change.gain is None else change.gain, reverse=True))
@@ -127,7 +145,8 @@ def _optimizer_s(evidence: Evidence) -> float:
 
 
 def _copies(loader: LoaderDiagnosis) -> Iterator[Change]:
-    if suspect := loader.suspects.get("pageable_copy"):
+    suspect = loader.suspects.get("pageable_copy")
+    if suspect and not loader.evidence.in_use.get("non_blocking"):
         yield Change(
             scope="step",
             name="copy",
@@ -173,6 +192,27 @@ class DeviceUse:
         loop = self.evidence.loop
         text = f"The step takes {1 - loop.wait_share:.0%} of the time ({loop.step_text})"
         return text if self.busy is None else f"{text}, the device is busy for {min(1.0, self.busy):.0%} of it"
+
+
+def _changes_in_use(evidence: Evidence) -> set[str]:
+    """Return the names of the changes that the training has made already, as far as the recording shows."""
+    used = evidence.in_use
+    found = {
+        "precision": bool(used.get("autocast")) or used.get("parameters") in HALF_PRECISION,
+        "compile": bool(used.get("compiled") or used.get("cuda_graphs")),
+        "channels_last": bool(used.get("channels_last")),
+    }
+    return {name for name, in_use in found.items() if in_use}
+
+
+def in_use_text(evidence: Evidence) -> str:
+    """Return what the training uses already in one sentence; empty if nothing of it was recorded."""
+    used = [
+        f"{words} ({value})" if isinstance(value, str) else words
+        for name, words in IN_USE.items()
+        if (value := evidence.in_use.get(name))
+    ]
+    return f"Already in use, and not proposed: {', '.join(used)}" if used else ""
 
 
 def _changes_to_try(device: DeviceUse) -> Iterator[Change]:

@@ -333,7 +333,8 @@ class StorageLine(Line, frozen=True, kw_only=True, tag="storage"):
 
 
 class EventLine(Line, frozen=True, kw_only=True, tag="event"):
-    """A single event: gc, worker_started, files, probe, checkpoint, raised or watcher_failed."""
+    """A single event: gc, worker_started, files, probe, checkpoint, in_use (what the training uses already, such as
+    autocast), raised or watcher_failed."""
 
     what: str
     at_s: float

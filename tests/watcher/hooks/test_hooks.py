@@ -26,6 +26,7 @@ from penstock.testing import REID, FakeClock, make_shards
 from penstock.watcher.active_session import publish_session
 from penstock.watcher.hooks import install
 from penstock.watcher.hooks.device import watch_device
+from penstock.watcher.hooks.in_use import InUse
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.start import WatchedRun
@@ -532,7 +533,7 @@ def test_a_checkpoint_between_epochs_is_an_event(hooked, tmp_path):
 )
 def test_operations_that_wait_for_the_gpu_are_phases(hooked, operation, phase):
     patches = Patches()
-    watch_device(PhaseHooks(hooked.session), patches, on_device=lambda tensor: True)
+    watch_device(PhaseHooks(hooked.session), patches, InUse(hooked.session), on_device=lambda tensor: True)
     for (x,) in loader_of(3):
         operation(x)
     patches.undo()
@@ -541,7 +542,7 @@ def test_operations_that_wait_for_the_gpu_are_phases(hooked, operation, phase):
 
 def test_copies_to_the_gpu_are_phases_and_tensors_in_host_memory_do_not_wait(hooked):
     patches = Patches()
-    watch_device(PhaseHooks(hooked.session), patches)
+    watch_device(PhaseHooks(hooked.session), patches, InUse(hooked.session))
     for (x,) in loader_of(3):
         assert x.sum().item() == float(x.sum())
         assert x.to("meta", non_blocking=True).device.type == "meta"

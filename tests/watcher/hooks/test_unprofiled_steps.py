@@ -15,6 +15,7 @@ from penstock.recording.format import StepLine
 from penstock.testing import REID, FakeClock, make_shards
 from penstock.watcher.hooks import install
 from penstock.watcher.hooks.device import watch_device
+from penstock.watcher.hooks.in_use import InUse
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.start import WatchedRun
@@ -165,7 +166,12 @@ def test_a_phase_during_the_wait_for_a_batch_does_not_count_to_a_step(hooked):
 
 def test_waits_for_the_gpu_are_recorded_in_every_step_and_copies_in_profiled_ones(hooked):
     patches = Patches()
-    watch_device(PhaseHooks(hooked.session), patches, on_device=lambda tensor: tensor.dtype is torch.float64)
+    watch_device(
+        PhaseHooks(hooked.session),
+        patches,
+        InUse(hooked.session),
+        on_device=lambda tensor: tensor.dtype is torch.float64,
+    )
     tensor_on_device = torch.zeros(1, dtype=torch.float64)
     for (x,) in loader_of():
         tensor_on_device.item()

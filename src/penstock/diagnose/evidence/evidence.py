@@ -49,6 +49,12 @@ class Evidence:
         measured = float(beyond.sum()) / self.loop.steady_s if self.loop.steady_s > 0 else 0.0
         return max(measured, self.supply.shortage) if self.supply.lives_on_stock else measured
 
+    @cached_property
+    def in_use(self) -> dict[str, object]:
+        """What the training uses already, by name: see the watcher's hooks/in_use.py; empty if it was not recorded."""
+        events = (event.detail for event in self.recording.events if event.what == "in_use")
+        return {name: value for detail in events for name, value in detail.items()}
+
     @property
     def waited_s(self) -> float:
         """Seconds of steady time that are waited for data; of a run that lives on stock, those of a longer run."""

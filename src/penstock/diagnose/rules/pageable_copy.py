@@ -31,6 +31,8 @@ def check(evidence: Evidence) -> Answer:
     pin_memory = evidence.settings.in_force("pin_memory")
     if pin_memory is True:
         return RuledOut("the loader pins its memory")
+    if evidence.in_use.get("pinned_batches"):
+        return RuledOut("the batches that are copied lie in pinned memory")
     return Suspect(
         strength=0.85,
         summary=f"Copying batches to the device takes {format_ms(copy_s)} of the loop's time a step",

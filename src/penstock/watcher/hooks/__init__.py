@@ -1,7 +1,7 @@
 """Hooks that watch an unchanged script: a few patches of torch's entry points, all of which are undone at the end.
 
 `install` puts them in. loaders.py and next_batch.py time the wait for each batch; forward.py, optimizer.py, device.py
-and pauses.py time the phases of a step and report them to phases.py.
+and pauses.py time the phases of a step and report them to phases.py; in_use.py notes what the training uses already.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from penstock.recording.writer import Recorder
 from penstock.watcher.device_time import DeferredSteps, cuda_timer
 from penstock.watcher.hooks.device import watch_device, watch_graph_captures
 from penstock.watcher.hooks.forward import ForwardHook
+from penstock.watcher.hooks.in_use import InUse
 from penstock.watcher.hooks.loaders import PenstockLoaderHooks, TorchLoaderHooks
 from penstock.watcher.hooks.optimizer import watch_backward_and_optimizer
 from penstock.watcher.hooks.patches import Patches
@@ -53,15 +54,16 @@ def install(run: WatchedRun) -> Callable[[], None]:
     phases = PhaseHooks(session, timer)
     patches.on_undo(phases.remove_all)
     try:
-        session.on_profiled_step = ForwardHook(phases, patches).begin_step
+        in_use = InUse(session)
+        session.on_profiled_step = ForwardHook(phases, patches, in_use).begin_step
         torch_loaders = TorchLoaderHooks(run, phases)
         torch_loaders.install(patches)
         _patch_loader_classes((torch_loaders, PenstockLoaderHooks(run, phases)), patches)
-        watch_backward_and_optimizer(phases, patches)
+        watch_backward_and_optimizer(phases, patches, in_use)
         watch_pauses(phases, patches)
         if timer is not None:
-            watch_device(phases, patches)
-            watch_graph_captures(timer, patches)
+            watch_device(phases, patches, in_use)
+            watch_graph_captures(timer, patches, in_use)
     except Exception as error:
         patches.undo()
         session.fail(error)

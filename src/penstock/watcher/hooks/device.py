@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from penstock.watcher.device_time import DeviceTimer
+from penstock.watcher.hooks.in_use import InUse
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 
@@ -28,22 +29,25 @@ def is_cuda(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-def watch_device(phases: PhaseHooks, patches: Patches, on_device: OnDevice = is_cuda) -> None:
+def watch_device(phases: PhaseHooks, patches: Patches, in_use: InUse, on_device: OnDevice = is_cuda) -> None:
     """Time copies to the GPU and waits for it. A tensor in host memory costs one call of `on_device`."""
     for name in WAITING_METHODS:
         patches.set(torch.Tensor, name, _time_wait(phases, getattr(torch.Tensor, name), on_device))
-    patches.set(torch.Tensor, "to", _time_copy(phases, torch.Tensor.to, on_device))
-    patches.set(torch.Tensor, "cuda", phases.wrap("h2d", torch.Tensor.cuda))
+    patches.set(torch.Tensor, "to", _time_copy(phases, torch.Tensor.to, on_device, in_use))
+    patches.set(torch.Tensor, "cuda", _time_cuda(phases, torch.Tensor.cuda, in_use))
     patches.set(torch.cuda, "synchronize", phases.wrap("sync", torch.cuda.synchronize))
 
 
-def watch_graph_captures(timer: DeviceTimer, patches: Patches, graph_class: Any = torch.cuda.CUDAGraph) -> None:
+def watch_graph_captures(
+    timer: DeviceTimer, patches: Patches, in_use: InUse, graph_class: Any = torch.cuda.CUDAGraph
+) -> None:
     """Let the timer query no events while the script captures a CUDA graph."""
     begin, end = graph_class.capture_begin, graph_class.capture_end
 
     @functools.wraps(begin)
     def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
         timer.capture_begins()
+        in_use.note_graph()
         try:
             return begin(graph, *args, **kwargs)
         except BaseException:
@@ -71,7 +75,9 @@ def _time_wait(phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevi
     return wait
 
 
-def _time_copy(phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
+def _time_copy(
+    phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevice, in_use: InUse
+) -> Callable[..., Any]:
     to_device = phases.wrap("h2d", method)
     to_host = phases.wrap("sync", method)
     session = phases.session
@@ -87,7 +93,21 @@ def _time_copy(phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevi
         target_on_device = kind != "cpu"
         if source_on_device == target_on_device:
             return method(tensor, *args, **kwargs)
+        if target_on_device:
+            in_use.note_copy(tensor, non_blocking=bool(kwargs.get("non_blocking") or True in args[1:3]))
         return (to_device if target_on_device else to_host)(tensor, *args, **kwargs)
+
+    return copy
+
+
+def _time_cuda(phases: PhaseHooks, method: Callable[..., Any], in_use: InUse) -> Callable[..., Any]:
+    timed = phases.wrap("h2d", method)
+
+    @functools.wraps(method)
+    def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not phases.session.unprofiled and not tensor.is_cuda:
+            in_use.note_copy(tensor, non_blocking=bool(kwargs.get("non_blocking") or True in args[1:2]))
+        return timed(tensor, *args, **kwargs)
 
     return copy
 

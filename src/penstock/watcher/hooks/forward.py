@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from penstock.watcher.hooks.in_use import InUse
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.session import Session
@@ -33,8 +34,9 @@ QUIET_STEPS = 8
 class ForwardHook:
     """Finds the classes of the outermost modules and times their calls."""
 
-    def __init__(self, phases: PhaseHooks, patches: Patches) -> None:
+    def __init__(self, phases: PhaseHooks, patches: Patches, in_use: InUse) -> None:
         self._phases = phases
+        self._in_use = in_use
         self._patches = patches
         self._undo_search: Callable[[], None] | None = None
         """Restores `torch.nn.Module.__call__` while modules are searched for."""
@@ -125,6 +127,7 @@ def _timed_call(forward: ForwardHook, session: Session, kind: type[torch.nn.Modu
             return call(*args, **kwargs)
         forward._forward_seen = True
         forward._depth = 1
+        forward._in_use.note_model(module, args)
         if forward._searching:
             forward._stop_search()
         try:

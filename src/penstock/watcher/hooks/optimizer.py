@@ -9,18 +9,19 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from penstock.watcher.hooks.in_use import InUse
 from penstock.watcher.hooks.patches import FunctionPatch, Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 
 
-def watch_backward_and_optimizer(phases: PhaseHooks, patches: Patches) -> None:
+def watch_backward_and_optimizer(phases: PhaseHooks, patches: Patches, in_use: InUse) -> None:
     """Time the backward pass and the steps of all optimizers.
 
     `Tensor.backward` calls `torch.autograd.backward`, and every optimizer calls torch's global step hooks.
     """
     wrap = functools.partial(phases.wrap, "backward")
     patches.set(torch.autograd, "grad", wrap(torch.autograd.grad))
-    optimizers = _OptimizerHooks(phases)
+    optimizers = _OptimizerHooks(phases, in_use)
     patches.on_undo(optimizers.remove)
     phases.hooks += (FunctionPatch(torch.autograd, "backward", wrap), optimizers)
     phases.start_profiling()
@@ -29,8 +30,9 @@ def watch_backward_and_optimizer(phases: PhaseHooks, patches: Patches) -> None:
 class _OptimizerHooks:
     """torch's global hooks before and after the step of every optimizer."""
 
-    def __init__(self, phases: PhaseHooks) -> None:
+    def __init__(self, phases: PhaseHooks, in_use: InUse) -> None:
         self._phases = phases
+        self._in_use = in_use
         self._outermost: list[bool] = []
         """One entry per running optimizer step: whether it is the outermost one.
 
@@ -65,7 +67,7 @@ class _OptimizerHooks:
         for handle, _ in self._hooks:
             handle.remove()
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
         if is_dynamo_compiling():
             return
         self._called = True
@@ -73,6 +75,7 @@ class _OptimizerHooks:
             return
         if self._phases.enter("optimizer"):
             self._outermost[:] = [True]
+            self._in_use.note_optimizer(optimizer)
         elif self._phases.is_open("optimizer"):
             self._outermost.append(False)
 
