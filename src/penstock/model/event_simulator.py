@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from math import inf
+from math import ceil, inf
 
 import numpy as np
 
@@ -84,7 +84,11 @@ class EventSimulation:
         self._receive_s, self._step_s = batches.receive_s.tolist(), batches.step_s.tolist()
         self._step_cpu_s = batches.step_cpu_s.tolist()
 
-        numbers = range(1, pool.workers + 2)  # all workers, and the loop
+        self._helpers = ceil(pool.step_threads - 1)
+        """Threads of the step besides the loop's own."""
+        self._loop_parts = 0
+        """Threads of the loop that compute."""
+        numbers = range(1, pool.workers + 2 + self._helpers)  # all workers, and the loop with its threads
         self._cores = SharedResource([pool.core_share(number) for number in numbers])
         self._storage = SharedResource([pool.storage(number) / number for number in numbers])
         self._timers: list[tuple[float, int]] = []
@@ -124,6 +128,10 @@ class EventSimulation:
                 client = heappop(timers)[1]
             elif cores.next_done_s <= now:
                 client = cores.leave()
+                if client == LOOP:
+                    self._loop_parts -= 1
+                    if self._loop_parts:
+                        continue
             else:
                 client = storage.leave()
             if client == LOOP:
@@ -227,6 +235,10 @@ class EventSimulation:
         self._batches.append(self._receiving)
         self._assign(self._maker[self._receiving], now)
         if self._step_cpu_s[step] > 0:
+            for _ in range(self._helpers):
+                share = (self._pool.step_threads - 1) / self._helpers
+                self._loop_parts += 1
+                self._cores.enter(now, self._step_cpu_s[step] * share, LOOP)
             self._compute(self._step_cpu_s[step], self._wait_for_device, now)
         else:
             self._set_loop_timer(self._step_s[step], self._request, now)
@@ -239,8 +251,9 @@ class EventSimulation:
     def _compute(self, seconds: float, then: Callable[[float], None], now: float) -> None:
         """Let the loop compute: it stays on one of the cores and shares it with the processes there."""
         self._when_loop_done = then
-        others = len(self._cores) + self._pool.competitors
-        self._cores.enter(now, seconds * self._pool.wake_up_slowdown(others), LOOP)
+        others = len(self._cores) - self._loop_parts + self._pool.competitors
+        self._loop_parts += 1
+        self._cores.enter(now, seconds * self._pool.wake_up_slowdown(others, self._loop_parts), LOOP)
 
     def _set_loop_timer(self, seconds: float, then: Callable[[float], None], now: float) -> None:
         self._when_loop_done = then

@@ -56,6 +56,8 @@ class WorkerPool:
     cores: float = inf
     competitors: float = 0.0
     """Number of processes outside the run that always want a core."""
+    step_threads: float = 1.0
+    """Number of threads that compute in a step: those of a library share the cores with the workers."""
     storage: Callable[[int], float] = constant_throughput
     """Throughput of the storage for n readers, relative to one reader: n if it scales, 1 if it does not, less if
     readers slow each other down."""
@@ -67,6 +69,8 @@ class WorkerPool:
             raise SettingError(f"{self.workers} workers with a prefetch factor of {self.prefetch} cannot be simulated")
         if not self.cores > 0 or not 0 <= self.competitors < inf:
             raise SettingError(f"{self.cores} cores with {self.competitors} competing processes cannot be simulated")
+        if not 1 <= self.step_threads < inf:
+            raise SettingError(f"a step of {self.step_threads} threads cannot be simulated")
         if not all(0 < self.storage(number) < inf for number in range(1, self.workers + 2)):
             raise SettingError("the throughput of the storage must be positive and finite for every number of readers")
         if self.lag.shape[1] not in (0, self.workers):
@@ -86,17 +90,20 @@ class WorkerPool:
         """Return the share of a core that each of the run's processes gets if so many of them want one."""
         return self.share_of_cores(processes + self.competitors)
 
-    def wake_up_slowdown(self, others: float) -> float:
+    def wake_up_slowdown(self, others: float, threads: float = 1.0) -> float:
         """Return the factor by which a thread computes slower than alone, if it wakes up while `others` compute.
 
         A thread that wakes up stays on its last core and shares it with the others on that core: it takes 1 +
         others/cores times as long, while with an equal share of all cores it would take (1 + others)/cores. It moves to
         an idle core if there is one. If each core is busy for a share of the time, all of them are with that share to
-        the power of the number of cores.
+        the power of the number of cores. Of several threads that wake up together each is on another core, so that
+        their share is nearer to an equal one.
         """
         busy = others / self.cores
         all_busy = busy if busy >= 1 else busy**self.cores
-        return max(1.0, (1 + all_busy) * self.share_of_cores(1 + others))  # of less than one core, at most all is given
+        return max(
+            1.0, (1 + all_busy) * self.share_of_cores(threads + others)
+        )  # of less than one core, at most all is given
 
     def share_of_cores(self, processes: float) -> float:
         """Return the share of a core that each of so many processes gets, competitors included."""

@@ -33,7 +33,7 @@ def _is_contended(batches: BatchCosts, pool: WorkerPool) -> bool:
     """Return whether processes can wait for each other at a shared resource."""
     if batches.work[IO].any() or batches.work[LOCK].any() or pool.lag[IO].any() or pool.lag[LOCK].any():
         return True
-    loop = 1 if batches.step_cpu_s.any() or batches.receive_s.any() else 0
+    loop = pool.step_threads if batches.step_cpu_s.any() else int(batches.receive_s.any())
     computing = pool.workers if batches.work[CPU].any() or pool.lag[CPU].any() else 0
     return computing + loop > 0 and computing + loop + pool.competitors > pool.cores
 

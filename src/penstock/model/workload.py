@@ -67,6 +67,8 @@ class Workload:
     """Seconds in which the worker holds a lock that all workers share, without the waiting for it."""
     step_cpu_s: Floats = field(default_factory=_zeros)
     """Seconds of the step that need a core, which workers may want too."""
+    step_threads: float = 1.0
+    """Number of threads that compute in a step, where it needs a core."""
     competitors: float = 0.0
     """Number of processes outside the run that always want one of the cores."""
     startup_s: float = 0.0
@@ -118,7 +120,9 @@ class Workload:
         lag = np.zeros((len(STAGES), self.workers if largest else 0))
         for worker, lag_s in enumerate(largest):
             lag[:, worker] = lag_s
-        return WorkerPool(self.workers, self.prefetch, self.in_order, self.cores, self.competitors, lag=lag)
+        return WorkerPool(
+            self.workers, self.prefetch, self.in_order, self.cores, self.competitors, self.step_threads, lag=lag
+        )
 
     # -- simulation ----------------------------------------------------------------------------------------------
 
@@ -160,7 +164,7 @@ class Workload:
             workers=self.workers,
             service_s=service_s,
             cores=self.cores,
-            cpu_s=float(self.work[CPU].mean() + self.receive_s.mean() + self.step_cpu_s.mean()),
+            cpu_s=float(self.work[CPU].mean() + self.receive_s.mean() + self.step_threads * self.step_cpu_s.mean()),
             lock_s=float(self.work[LOCK].mean()),
             main_s=step_s + float(self.receive_s.mean()),
         )

@@ -167,7 +167,8 @@ def _laws_suffice(workload: Workload, found: tuple[Bound, ...]) -> bool:
     """
     if not found:
         return True
-    computing = workload.workers + 1 if workload.cpu_s.any() else 1
+    loop = workload.step_threads if workload.step_cpu_s.any() else 1
+    computing = workload.workers + loop if workload.cpu_s.any() else 1
     if workload.competitors or computing > workload.cores or workload.prefetch < 2 or not is_even(workload):
         return False
     if not workload.workers:
@@ -181,7 +182,7 @@ def _demands(workload: Workload, in_flight: float | None) -> Demands:
     plain, step_s = _plain_s(workload), float(workload.step_s.mean())
     stored = {} if in_flight is None or not isinstance(workload, StoredWorkload) else _storage(workload, in_flight)
     if not workload.workers:
-        cpu_s = float(plain[CPU] + workload.step_cpu_s.mean())
+        cpu_s = float(plain[CPU] + workload.step_threads * workload.step_cpu_s.mean())
         main_s = float(plain.sum()) + step_s
         return Demands(workers=0, cores=_cores(workload), cpu_s=cpu_s, main_s=main_s, step_s=step_s, **stored)
     lag = _lags(workload).mean(axis=1) if workload.in_order else np.zeros(len(plain))
@@ -190,7 +191,7 @@ def _demands(workload: Workload, in_flight: float | None) -> Demands:
         workers=workload.workers,
         service_s=service_s(workload),
         cores=_cores(workload),
-        cpu_s=float(plain[CPU] + lag[CPU] + receive_s + workload.step_cpu_s.mean()),
+        cpu_s=float(plain[CPU] + lag[CPU] + receive_s + workload.step_threads * workload.step_cpu_s.mean()),
         lock_s=float(plain[LOCK] + lag[LOCK]),
         main_s=receive_s + step_s if receive_s > 0 else 0.0,
         step_s=step_s,

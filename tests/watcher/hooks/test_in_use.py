@@ -1,4 +1,4 @@
-"""What a training uses already is recorded, and is not proposed again."""
+"""Recording what a training uses already, so that it is not proposed again."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ class EventSink:
 
 @pytest.fixture
 def in_use():
-    """What the hooks have recorded of the training in the test."""
+    """Return what the hooks have recorded of the training in the test."""
     sink = EventSink()
     run = WatchedRun(None, [sink])
     undo = install(run)

@@ -89,3 +89,14 @@ class ContentionEvidence:
             return 1.0
         loading_s = mean(self.workers.cpu_s) if self.settings.num_workers == 0 else self.ipc.receive_cpu_s
         return min(1.0, max(0.0, mean(used) * self.loop.cycle_s - loading_s) / step_s)
+
+    @cached_property
+    def step_threads(self) -> float:
+        """Number of threads that compute in a step: torch's own want the same cores as the workers.
+
+        Threads that compute while the loop waits for the interpreter lock are others.
+        """
+        step_s = mean(self.step_s)
+        if step_s <= 0 or self.interpreter_s >= LOCKED_MIN * self.loop.cycle_s:
+            return 1.0
+        return min(1 + self.machine.other_threads_cpu * self.loop.cycle_s / step_s, max(1.0, self.machine.cores))

@@ -51,7 +51,7 @@ class Evidence:
 
     @cached_property
     def in_use(self) -> dict[str, object]:
-        """What the training uses already, by name: see the watcher's hooks/in_use.py; empty if it was not recorded."""
+        """The settings of the step that the training uses already, by name, see hooks/in_use.py of the watcher."""
         events = (event.detail for event in self.recording.events if event.what == "in_use")
         return {name: value for detail in events for name, value in detail.items()}
 
@@ -85,6 +85,7 @@ class Evidence:
             receive_s=np.full(known, self.ipc.receive_cpu_s),
             step_s=step_s,
             step_cpu_s=step_s * self.contention.step_cpu,
+            step_threads=self.contention.step_threads,
             worker=self.workers.batch_worker[:known],
         )
 

@@ -1,4 +1,4 @@
-"""Notes what a training uses already, so that it is never proposed: autocast, torch.compile, a fused optimizer and more.
+"""Notes what a training uses already, so that it is never proposed: autocast, torch.compile, fused optimizers and more.
 
 The hooks of the phases pass on the module, the optimizer and the copied tensors of a few profiled steps. What they show
 is recorded as an event, once, and again if it changes.
