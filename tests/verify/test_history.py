@@ -6,7 +6,16 @@ import pytest
 
 from penstock.core.plan import Plan
 from penstock.verify import history
-from penstock.verify.history import VerificationEntry, append_entry, make_entry, model_error, plan_digest, read_history
+from penstock.verify.history import (
+    VERIFICATIONS_MIN,
+    VerificationEntry,
+    append_entry,
+    make_entry,
+    model_error,
+    plan_digest,
+    prediction_error,
+    read_history,
+)
 from penstock.verify.judge import Judgement
 
 
@@ -88,3 +97,11 @@ def test_entry_contains_the_judgement():
     assert kept == made
     assert (kept.answer, kept.gain, kept.dataloader) == ("worse", pytest.approx(-0.2), {"num_workers": 2})
     assert kept.error == pytest.approx(1.1 / 0.8 - 1)
+
+
+def test_the_spread_of_predictions_is_known_from_five_on():
+    for _ in range(VERIFICATIONS_MIN - 1):
+        append_entry(entry(gain=0.0, predicted_gain=0.1))
+    assert prediction_error() is None
+    append_entry(entry(gain=0.0, predicted_gain=9.0))  # one large error does not count more than others
+    assert 0.12 < prediction_error() < 0.16

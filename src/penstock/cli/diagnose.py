@@ -18,6 +18,7 @@ from penstock.recording.ranks import load_ranks
 from penstock.recording.reader import Recording, is_recording
 from penstock.report.diagnose import diagnosis_text
 from penstock.report.markdown import render_markdown
+from penstock.verify.history import prediction_error
 
 EXIT_CODES = {"healthy": 0, "findings": 1, "undetermined": 3}
 
@@ -82,5 +83,5 @@ def _diagnose(
     if pattern is None and is_recording(run):
         if workers is not None or batch_size is not None:
             raise SettingError("a recording contains its own settings", advice="Leave out --workers and --batch-size")
-        return diagnose_ranks(load_ranks(run))
+        return diagnose_ranks(load_ranks(run), prediction_error())
     return None, diagnose_log(read_log(run, pattern), workers, batch_size)

@@ -16,6 +16,7 @@ from penstock.recording.reader import load
 from penstock.report.html import render_html
 from penstock.report.markdown import render_markdown
 from penstock.report.trace import trace_json
+from penstock.verify.history import prediction_error
 
 Format = Literal["html", "md", "trace"]
 FORMATS: dict[str, Format] = {".html": "html", ".md": "md", ".json": "trace"}
@@ -57,7 +58,7 @@ def report(
 
 
 def _document(run: Path, form: Format) -> str:
-    recording, diagnosis = diagnose_ranks(load_ranks(run))
+    recording, diagnosis = diagnose_ranks(load_ranks(run), prediction_error())
     if form == "md":
         return render_markdown(recording, diagnosis)
     curve, measured = rates_over_workers(recording)

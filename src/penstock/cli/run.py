@@ -139,8 +139,9 @@ def _diagnose(path: Path) -> None:
         from penstock.diagnose.ranks.verdict import diagnose_ranks
         from penstock.recording.ranks import load_ranks
         from penstock.report.diagnose import diagnosis_text
+        from penstock.verify.history import prediction_error
 
-        recording, diagnosis = diagnose_ranks(load_ranks(path))
+        recording, diagnosis = diagnose_ranks(load_ranks(path), prediction_error())
         console.notices.print(diagnosis_text(diagnosis, recording), soft_wrap=True)
     except Exception as error:
         typer.echo(f"penstock: no verdict: {type(error).__name__}: {printable(str(error))}", err=True)

@@ -13,11 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
+from penstock.core.arrays import mean
 from penstock.core.finding import Diagnosis, Finding, RejectedCause, Verdict
-from penstock.core.format import format_count, format_gain, format_seconds
+from penstock.core.format import format_count, format_gain, format_ms, format_seconds
 from penstock.diagnose.evidence.account import WAITING, account_of
 from penstock.diagnose.evidence.evidence import Evidence, gather
-from penstock.diagnose.gains import GAIN_MIN, Gains
+from penstock.diagnose.gains import GAIN_MIN, MODEL_ERROR, Gains
 from penstock.diagnose.impact import compute_impact
 from penstock.diagnose.rules import all_rules
 from penstock.diagnose.suspect import Answer, Rule, RuledOut, Suspect
@@ -31,6 +32,8 @@ STEPS_MIN = 20
 """Causes are not judged from fewer steps."""
 START_RULES = ("worker_startup",)
 """Rules that need the beginnings of epochs only, not steady steps."""
+HOST_BOUND = 0.8
+"""Busy share of the device below which it waits for the host to launch its work."""
 _EXPERIMENT = (
     "Halve num_workers: the same rate means a shared resource is full, half the rate means each worker is slow"
 )
@@ -41,11 +44,13 @@ class LoaderDiagnosis:
     """The evidence of one loader, with the answers of the rules."""
 
     evidence: Evidence
+    model_error: float = MODEL_ERROR
+    """Error of the model's predictions, see `gains.MODEL_ERROR`."""
 
     @cached_property
     def gains(self) -> Gains:
         """Predicts the gains of changes to this run."""
-        return Gains(self.evidence)
+        return Gains(self.evidence, self.model_error)
 
     @property
     def has_enough_steps(self) -> bool:
@@ -87,6 +92,8 @@ class LoaderDiagnosis:
     @property
     def experiment(self) -> str:
         """The experiment that would decide where no cause is certain."""
+        if self.evidence.loader.type == "none":
+            return "Watch the function that draws a batch: get_batch = penstock.watch(get_batch)"
         answers = self.answers.values()
         weak = [answer for answer in answers if isinstance(answer, Suspect) and answer.strength < STRENGTH_MIN]
         return next((answer.experiment for answer in weak if answer.experiment), _EXPERIMENT)
@@ -141,15 +148,16 @@ class RunDiagnosis:
         return next((each for each in self.loaders if each.has_enough_steps and each.evidence.loop.cycle_s > 0), None)
 
 
-def diagnose(recording: Recording) -> Diagnosis:
-    """Return what the run waited for, and why."""
-    return diagnose_run(recording).diagnosis
+def diagnose(recording: Recording, model_error: float | None = None) -> Diagnosis:
+    """Return what the run waited for, and why; `model_error` is that of earlier predictions, for the intervals."""
+    return diagnose_run(recording, model_error).diagnosis
 
 
-def diagnose_run(recording: Recording) -> RunDiagnosis:
+def diagnose_run(recording: Recording, model_error: float | None = None) -> RunDiagnosis:
     """Return the diagnosis of a run with the evidence and the answers of the rules for each of its loaders."""
     require_training_run(recording)
-    loaders = tuple(map(LoaderDiagnosis, gather(recording)))
+    error = MODEL_ERROR if model_error is None else model_error
+    loaders = tuple(LoaderDiagnosis(evidence, error) for evidence in gather(recording))
     return RunDiagnosis(recording, loaders, _diagnosis(recording, loaders))
 
 
@@ -240,6 +248,8 @@ def _share_worth_a_change(low: float, high: float) -> float:
 
 def _verdict(loader: LoaderDiagnosis) -> tuple[Verdict, str]:
     evidence, findings = loader.evidence, loader.findings
+    if evidence.loader.type == "none":
+        return ("findings" if findings else "undetermined"), _step_sentence(evidence)
     waits = _waits(evidence)
     if findings and (loader.is_explained or evidence.starved_share <= WAIT_SHARE_HEALTHY):
         return "findings", f"{findings[0].summary} ({waits}; without it {format_gain(findings[0].gain)} samples/s)"
@@ -249,6 +259,23 @@ def _verdict(loader: LoaderDiagnosis) -> tuple[Verdict, str]:
     if evidence.starved_share > WAIT_SHARE_HEALTHY or not evidence.loop.steps:
         return "undetermined", f"{waits}, and no cause was found in the recording"
     return "healthy", f"Healthy: {waits}; the step itself, {evidence.loop.step_text}, limits the rate"
+
+
+def _step_sentence(evidence: Evidence) -> str:
+    """Describe the step of a script without a loader, whose waits are not known."""
+    loop = evidence.loop
+    phases = [
+        f"{name} {format_ms(mean(loop.phase_s(name)))}"
+        for name in ("forward", "backward", "optimizer", "h2d", "sync")
+        if loop.phase_s(name).any()
+    ]
+    on_host = f" ({', '.join(phases)} on the host)" if phases else ""
+    text = f"The script uses no loader: a step takes {loop.step_text}{on_host}"
+    if device_s := loop.device_s():
+        busy = min(1.0, device_s / max(1e-9, mean(loop.busy_s)))
+        waits = ": it waits for the host" if busy < HOST_BOUND else ""
+        return f"{text}, and the device is busy for {busy:.0%} of it{waits}"
+    return f"{text}; how much of it makes the batch is not known"
 
 
 def _waits(evidence: Evidence) -> str:

@@ -20,14 +20,12 @@ from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.gains import GAIN_MIN
 from penstock.diagnose.rules.small_batch import STEPS_PER_SIZE_MIN
 from penstock.diagnose.suspect import RuledOut
-from penstock.diagnose.verdict import LoaderDiagnosis
+from penstock.diagnose.verdict import HOST_BOUND, LoaderDiagnosis
 
 ACCUMULATION_STEPS = 4
 """Proposed batches per optimizer step: three of four optimizer steps are saved, which is most of the possible gain."""
 MIN_OPTIMIZER_SHARE = 0.2
 """Share of the step below which a larger effective batch, which changes the training, is not worth proposing."""
-HOST_BOUND = 0.8
-"""Busy share of the device below which it waits for the host to launch its work."""
 FULL = 0.9
 """Share of the device's memory in use from which on a larger batch does not fit."""
 MIN_STEP_SHARE = 0.05

@@ -82,7 +82,7 @@ class LoaderLine(Line, frozen=True, kw_only=True, tag="loader"):
     name: str = ""
     """Name of the loader in the script, such as train or val; empty if it is not known."""
     type: str = "iterable"
-    """torch, penstock or iterable."""
+    """torch, penstock, iterable, function (each call gives a batch) or none (steps end with those of the optimizer)."""
     settings: dict[str, LoaderSetting] = {}
     """Settings by name: num_workers, prefetch_factor, pin_memory, persistent_workers, in_order, batch_size …"""
     dataset: str = ""

@@ -22,6 +22,10 @@ from penstock.verify.measures import Answer
 VERSION = 1
 MAX_READ_BYTES = 8 << 20
 """Bytes read from the end of the file: some ten thousand verifications."""
+VERIFICATIONS_MIN = 5
+"""Predictions from which on their errors say how good the next one will be."""
+NORMAL_MEDIAN = 0.6745
+"""Median of the absolute value of a standard normal variable."""
 GOOD_ERROR = 0.15
 """Error of the model below which a prediction counts as good."""
 
@@ -140,6 +144,18 @@ def model_error(entries: Sequence[VerificationEntry]) -> ModelError | None:
         return None
     within = float((errors <= GOOD_ERROR).mean())
     return ModelError(count=len(errors), median=float(np.median(errors)), within=within)
+
+
+def prediction_error() -> float | None:
+    """Return the standard deviation of predicted over measured rate on this machine, as a logarithm.
+
+    None with fewer than VERIFICATIONS_MIN predictions, whose spread is not known. A few large errors do not count more
+    than others: it is the median error, as a normal distribution has it.
+    """
+    errors = np.abs([entry.error for entry in read_history().entries if entry.error is not None and entry.error > -1])
+    if len(errors) < VERIFICATIONS_MIN:
+        return None
+    return float(np.log1p(np.median(errors))) / NORMAL_MEDIAN
 
 
 def _byte_at(fd: int, offset: int) -> bytes:

@@ -10,11 +10,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from penstock.errors import SettingError, printable
 from penstock.watcher.active_session import active_session, publish_session
+from penstock.watcher.batch_function import WatchedFunction
 from penstock.watcher.loader_views import UNKNOWN_STATE, LoaderView, count_samples, view_of
 from penstock.watcher.rank_files import own_recording
 from penstock.watcher.script import autostart
@@ -24,6 +25,7 @@ from penstock.watcher.start import WatchedRun
 
 log = logging.getLogger("penstock")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def watched_batches(
@@ -79,6 +81,7 @@ _options_of_runs: WeakKeyDictionary[WatchedRun, _Options] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
+@overload
 def watch(
     loader: Iterable[T],
     *,
@@ -88,8 +91,36 @@ def watch(
     slow_s: float | None = None,
     window: int | None = None,
     sinks: Sequence[Sink] = (),
-) -> Watch[T]:
-    """Watch any iterable of batches. A torch DataLoader shows its workers too, a penstock.Loader its hops.
+) -> Watch[T]: ...
+
+
+@overload
+def watch(
+    loader: Callable[P, T],
+    *,
+    record: str | Path | None = None,
+    name: str = "",
+    live: bool | None = None,
+    slow_s: float | None = None,
+    window: int | None = None,
+    sinks: Sequence[Sink] = (),
+) -> WatchedFunction[P, T]: ...
+
+
+def watch(
+    loader: Any,
+    *,
+    record: str | Path | None = None,
+    name: str = "",
+    live: bool | None = None,
+    slow_s: float | None = None,
+    window: int | None = None,
+    sinks: Sequence[Sink] = (),
+) -> Any:
+    """Watch any iterable of batches; a torch DataLoader shows its workers too, a penstock.Loader its hops.
+
+    A function that draws one batch per call can be watched too. The result is called in its place, and calls without
+    gradients count as an evaluation.
 
     `record` is a file to write the recording to, for `penstock diagnose`. `live` prints one line per window and per
     slow batch to stderr; the default is to print if stderr is a terminal. `slow_s` is the wait in seconds above which a
@@ -99,7 +130,10 @@ def watch(
     Loaders that are watched while another watch is open are recorded together with it, with the options of the first.
     Without a file, a terminal and a sink, nothing is watched.
     """
-    return Watch(loader, name, _Options(record, live, slow_s, window, tuple(sinks)))
+    options = _Options(record, live, slow_s, window, tuple(sinks))
+    if callable(loader) and not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        return WatchedFunction(loader, name, _join_or_begin(options)[0])
+    return Watch(loader, name, options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,14 +35,16 @@ class RankStepTimes(RankWait):
     last."""
 
 
-def diagnose_ranks(ranks: Sequence[Recording]) -> tuple[Recording, Diagnosis]:
-    """Return the rank that holds the others back or else waited most, and its diagnosis with the impact on all
-    ranks."""
+def diagnose_ranks(ranks: Sequence[Recording], model_error: float | None = None) -> tuple[Recording, Diagnosis]:
+    """Return the rank that holds the others back or else waited most, and its diagnosis with the impact on all ranks.
+
+    `model_error` is that of earlier predictions, for the intervals of gains.
+    """
     waits, collective = rank_waits(ranks), collective_waits(ranks)
     waiting = _most_waiting(ranks, waits)
     slow = None if collective is None else collective.slow
     recording = waiting if slow is None else _slow_rank(ranks, slow)
-    diagnosis = diagnose(recording)
+    diagnosis = diagnose(recording, model_error)
     if waits is None:
         return recording, diagnosis
     own = diagnosis.impact if slow is None else compute_impact(waiting, gather(waiting))

@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from penstock.watcher.hooks.in_use import InUse
 from penstock.watcher.hooks.patches import FunctionPatch, Patches
 from penstock.watcher.hooks.phases import PhaseHooks
+from penstock.watcher.hooks.without_loader import StepsWithoutLoader
 
 
 def watch_backward_and_optimizer(phases: PhaseHooks, patches: Patches, in_use: InUse) -> None:
@@ -33,6 +34,7 @@ class _OptimizerHooks:
     def __init__(self, phases: PhaseHooks, in_use: InUse) -> None:
         self._phases = phases
         self._in_use = in_use
+        self._without_loader = StepsWithoutLoader(phases.session)
         self._outermost: list[bool] = []
         """One entry per running optimizer step: whether it is the outermost one.
 
@@ -79,6 +81,10 @@ class _OptimizerHooks:
         elif self._phases.is_open("optimizer"):
             self._outermost.append(False)
 
-    def _after_step(self, *_: Any) -> None:
-        if not is_dynamo_compiling() and self._outermost and self._outermost.pop():
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if is_dynamo_compiling():
+            return
+        if self._outermost and self._outermost.pop():
             self._phases.leave()
+        if not self._outermost:
+            self._without_loader.optimizer_stepped(optimizer)
