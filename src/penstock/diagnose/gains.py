@@ -75,8 +75,8 @@ class Gains:
         """
         workload = self._workload
         changed = edit(workload)
-        step_s = float(changed.step_s.mean())
-        ceiling, distance = self._ceiling(step_s), _log_ratio(1.0, workload.steady_rate * step_s)
+        step_s = float(changed.step_s.mean()) + (self._delayed_by_others_s if changed.competitors else 0.0)
+        ceiling, distance = self._ceiling(step_s), _log_ratio(_rate_of_step(changed), workload.steady_rate)
         if ceiling >= GAIN_MAX or distance <= 0:
             scale = 1.0 if distance > 0 else 0.0
         else:
@@ -100,8 +100,27 @@ class Gains:
 
     @cached_property
     def ceiling(self) -> float:
-        """The gain if every batch were ready when it is requested, and the step had its cores: the step alone."""
-        return self._ceiling(mean(self.evidence.contention.step_s))
+        """The gain if every batch were ready when it is requested, and no worker took a core from the step."""
+        return self._ceiling(mean(self.evidence.contention.step_s) + self._delayed_by_others_s)
+
+    @cached_property
+    def _delayed_by_others_s(self) -> float:
+        """Mean seconds of a step that it waits for cores which processes outside the run have: loading cannot save it.
+
+        The waiting for cores is divided by who uses them.
+        """
+        machine, queued_s = self.evidence.machine, mean(self.evidence.loop.busy_s - self.evidence.contention.step_s)
+        used = machine.others_cpu + machine.workers_cpu
+        return max(0.0, queued_s) * machine.others_cpu / used if used > 0 else 0.0
+
+    def waiting_removed(self, suspect: Suspect) -> float:
+        """Return the share of the waiting for data that a cause explains: in simulation, what remains without it."""
+        if suspect.saved_s is not None or self.evidence.starved_share <= 0:
+            return 0.0
+        if suspect.remedy is None or self.evidence.workload is None:
+            return min(1.0, (1 - 1 / (1 + self.of(suspect).gain)) / self.evidence.starved_share)
+        before, after = (_waited_s(workload) for workload in (self._workload, suspect.remedy(self._workload)))
+        return min(1.0, max(0.0, 1 - after / before)) if before > 0 else 0.0
 
     def _ceiling(self, step_s: float) -> float:
         return _limited(max(0.0, self.evidence.rate_cycle_s / step_s - 1)) if step_s > 0 else GAIN_MAX
@@ -131,11 +150,26 @@ def shorter_step(workload: Workload, seconds: float) -> Workload:
     return workload.replace(step_s=step_s, step_cpu_s=step_s * share, receive_s=receive_s)
 
 
+def _rate_of_step(workload: Workload) -> float:
+    """Return the simulated rate if data cost nothing: that of the step, beside processes outside the run."""
+    free = np.zeros(1)
+    return workload.replace(cpu_s=free, latency_s=free, io_s=free, lock_s=free, receive_s=free).steady_rate
+
+
+def _waited_s(workload: Workload) -> float:
+    """Return the mean seconds that the loop waits for a batch in simulation, beyond receiving it."""
+    outstanding = workload.worker_pool().outstanding_tasks
+    steps = len(workload) + outstanding
+    run = workload.simulate(steps, prefetched=outstanding)
+    waits_s = run.wait_s[outstanding:] if workload.workers else run.wait_s
+    return float(np.maximum(waits_s - workload.receive_s.mean(), 0.0).mean())
+
+
 def _log_ratio(numerator: float, denominator: float) -> float:
-    """Return the logarithm of a ratio; a hundredfold for a denominator of 0 or less, and for infinite rates 0."""
-    if denominator <= 0:
-        return LOG_MAX
-    return min(LOG_MAX, log(numerator / denominator)) if isfinite(denominator) else 0.0
+    """Return the logarithm of a ratio of rates, at most that of a hundredfold."""
+    if not isfinite(denominator):
+        return 0.0
+    return LOG_MAX if not isfinite(numerator) else min(LOG_MAX, log(numerator / denominator))
 
 
 def _limited(gain: float) -> float:

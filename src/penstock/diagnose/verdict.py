@@ -102,14 +102,13 @@ class LoaderDiagnosis:
     def waiting_by_cause(self) -> dict[str, float]:
         """Shares of the waiting for data, beyond the receiving of ready batches, that each finding explains.
 
-        A cause explains the time that a step is shorter without it, as far as no earlier finding explains it already.
+        A cause explains the waiting that the run would not have without it, as far as no larger cause explains it.
         """
+        removed = {finding.rule: self.gains.waiting_removed(self.suspects[finding.rule]) for finding in self.findings}
         left, found = 1.0, {}
-        for finding in self.findings:
-            if self.suspects[finding.rule].saved_s is None and self.evidence.starved_share > 0:
-                explained = (1 - 1 / (1 + finding.gain)) / self.evidence.starved_share
-                found[finding.rule] = min(left, max(0.0, explained))
-                left -= found[finding.rule]
+        for rule, share in sorted(removed.items(), key=lambda item: -item[1]):
+            found[rule] = min(left, share)
+            left -= found[rule]
         return found
 
     @property
