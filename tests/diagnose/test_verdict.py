@@ -73,6 +73,21 @@ def test_waiting_without_a_cause_is_undetermined_with_an_experiment(diagnose_wit
     assert found.experiment.startswith("Halve num_workers")
 
 
+def test_a_run_is_undetermined_if_most_of_its_waiting_is_unexplained_whatever_smaller_findings_there_are(diagnose_with):
+    found = diagnose_with(little=suspect(gain=0.1))
+    assert found.verdict == "undetermined"
+    assert [finding.rule for finding in found.findings] == ["little"]
+    assert found.experiment
+    assert "73% of the waiting has no known cause" in found.sentence  # 9% of the time, of 33%, is explained
+    assert found.account["waiting, unexplained"] > found.account["waiting: little"] > 0
+
+
+def test_a_finding_is_the_verdict_if_it_explains_more_time_than_is_waited_without_a_cause(diagnose_with):
+    assert diagnose_with(much=suspect(gain=0.3)).verdict == "findings"
+    in_the_step = suspect(gain=None, saved_s=0.012)  # 40% of the time; the waiting, a third of it, is unexplained
+    assert diagnose_with(step=in_the_step).verdict == "findings"
+
+
 def test_an_infinite_gain_is_limited(diagnose_with):
     found = diagnose_with(rule=suspect(gain=float("inf")))
     assert found.findings[0].gain == GAIN_MAX
