@@ -118,7 +118,7 @@ def test_all_runs_are_in_one_table(run, demo_result, tmp_path):
     assert rows[0][3:] == ["100", "80%"]
     assert rows[1][3:] == ["110", "80%", "+8%", "+10%", "the", "same"]
     assert rows[2][3:] == ["450", "80%", "×4.2", "×4.5", "within", "0.0002"]
-    assert rows[3][3:] == ["600", "80%", "not", "known", "×6", "the", "same"]
+    assert rows[3][3:] == ["600", "80%", "not", "known", "×6.0", "the", "same"]
     assert str(tmp_path / "report.html") in ran.stdout.replace("\n", "")
 
 

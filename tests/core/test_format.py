@@ -82,7 +82,10 @@ def test_small_percentages_have_a_decimal(share, text):
     assert format_percent(share, unit=" %") == text.replace("%", " %")
 
 
-@pytest.mark.parametrize(("gain", "text"), [(0.85, "+85%"), (-0.1, "-10%"), (3.2, "×4.2"), (None, "not known")])
+@pytest.mark.parametrize(
+    ("gain", "text"),
+    [(0.85, "+85%"), (-0.1, "-10%"), (3.2, "×4.2"), (0.99, "+99%"), (1.0, "×2.0"), (None, "not known")],
+)
 def test_large_gains_are_factors_and_an_unknown_gain_is_named_so(gain, text):
     assert format_gain(gain) == text
 

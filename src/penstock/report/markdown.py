@@ -8,7 +8,7 @@ from penstock.core.finding import Diagnosis, Finding, RankSummary
 from penstock.core.format import format_count, format_duration
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.recording.reader import Recording
-from penstock.report.diagnose import finding_gain, impact_sentence
+from penstock.report.diagnose import account_lines, finding_gain, impact_sentence
 from penstock.report.plots import step_strip
 from penstock.report.run_summary import (
     RunNumbers,
@@ -158,6 +158,11 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
 
 def _impact(diagnosis: Diagnosis) -> Iterator[str]:
     yield impact_sentence(diagnosis.impact) if diagnosis.impact else "Not known: too little was recorded."
+    if diagnosis.account:
+        yield ""
+        yield "Where the time went:"
+        yield ""
+        yield from (f"- {escape_markdown(line)}" for line in account_lines(diagnosis.account))
 
 
 def _plan(diagnosis: Diagnosis) -> Iterator[str]:
