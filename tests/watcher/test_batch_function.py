@@ -1,5 +1,8 @@
 """Scripts without a loader: a function that draws batches can be watched, and without it the step still is."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -133,3 +136,26 @@ def test_steps_of_an_optimizer_in_the_steps_of_a_loader_are_not_counted_again(wa
         model(x).sum().backward()
         optimizer.step()
     assert [line.type for line in end().loaders.values()] == ["torch"]
+
+
+SCRIPT = """
+import torch
+from torch import nn
+model = nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(40):
+    optimizer.zero_grad()
+    model(torch.zeros(8, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_an_unchanged_script_without_a_loader_is_recorded(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "penstock", "run", "--no-live", "-o", "run.jsonl", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    assert "The script uses no loader: a step takes" in done.stderr
+    recording = load(tmp_path / "run.jsonl")
+    assert [line.type for line in recording.loaders.values()] == ["none"]
+    assert len(recording.steps) >= 30
+    assert torch.optim.Optimizer.zero_grad.__module__ == "torch.optim.optimizer"

@@ -76,7 +76,7 @@ def step_changes(loader: LoaderDiagnosis) -> tuple[Change, ...]:
     if not loader.has_enough_steps or evidence.loop.cycle_s <= 0:
         return ()
     found = [*_loop_changes(loader), *_batch_size(loader), *_accumulation(loader), *_copies(loader)]
-    if isinstance(loader.answers["compute_bound"], RuledOut):
+    if isinstance(loader.answers["compute_bound"], RuledOut) or evidence.loader.type == "none":
         names = {change.name for change in found}
         names |= _changes_in_use(evidence)
         found += [change for change in _changes_to_try(DeviceUse.of(evidence)) if change.name not in names]

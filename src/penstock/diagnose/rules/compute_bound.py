@@ -19,7 +19,7 @@ WAIT_SHARE_MAX = 0.05
 def check(evidence: Evidence) -> Answer:
     """Report the largest gain that any change to the loading could give."""
     loop = evidence.loop
-    if loop.wait_share > WAIT_SHARE_MAX:
+    if loop.wait_share > WAIT_SHARE_MAX or evidence.loader.type == "none":
         return None
     gain_max = loop.wait_share / max(1e-9, 1 - loop.wait_share)
     return RuledOut(

@@ -1,11 +1,12 @@
 """The import hook in every Python process of a run: it starts the recording when a loader is first iterated over.
 
-Until then it costs nothing. Launchers such as torchrun, and the workers of loaders, record nothing; each process that
-trains records itself.
+In a script that uses no loader it starts when gradients are cleared for the third time. Until then it costs nothing.
+Launchers such as torchrun, and the workers of loaders, record nothing; each process that trains records itself.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -27,10 +28,13 @@ LOADER_CLASSES = {
     "penstock.loader": "Loader",
 }
 """Modules, each with the name of its class that may define an `__iter__` of its own."""
+OPTIMIZER_MODULE = "torch.optim.optimizer"
+STEPS_WITHOUT_LOADER = 3
+"""Calls of `zero_grad` before any iteration over a loader, from which on a script counts as one without a loader."""
 on_loader_import: list[Callable[[Any], None]] = []
 """Functions that are called with each such class that is imported after the recording has started."""
 _remove_iter_hooks: list[Callable[[], None]] = []
-"""Functions that restore the classes' own `__iter__`. Empty once the recording has started."""
+"""Functions that restore the classes' own methods. Empty once the recording has started."""
 _started = False
 
 
@@ -47,7 +51,7 @@ class _LoaderImportHook:
     """
 
     def __init__(self) -> None:
-        self._wanted = dict(LOADER_CLASSES)
+        self._wanted = {**LOADER_CLASSES, OPTIMIZER_MODULE: "Optimizer"}
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         class_name = self._wanted.pop(name, None)
@@ -62,6 +66,9 @@ class _LoaderImportHook:
         def execute_and_hook(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
+            if name == OPTIMIZER_MODULE:
+                _start_without_loader(module.Optimizer)
+                return
             loader_class = _class_with_own_iter(module, class_name)
             if loader_class is None:
                 return
@@ -106,6 +113,27 @@ def _start_at_first_iter(loader_class: Any) -> None:
         loader_class.__iter__ = make
 
     loader_class.__iter__ = __iter__
+    _remove_iter_hooks.append(remove)
+
+
+def _start_without_loader(optimizer_class: Any) -> None:
+    if _started:
+        return
+    zero_grad, calls = optimizer_class.zero_grad, 0
+
+    @functools.wraps(zero_grad)
+    def counted(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls >= STEPS_WITHOUT_LOADER and not in_dataloader_worker():
+            start_recording()  # which takes this method away
+        return zero_grad(optimizer, *args, **kwargs)
+
+    def remove() -> None:
+        if optimizer_class.zero_grad is counted:
+            optimizer_class.zero_grad = zero_grad
+
+    optimizer_class.zero_grad = counted
     _remove_iter_hooks.append(remove)
 
 
