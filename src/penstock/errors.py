@@ -63,8 +63,11 @@ class PenstockError(Exception):
         fields = {"shard": self.shard, "member": self.member, "offset": self.offset, "stage": self.stage}
         return {name: value for name, value in fields.items() if value is not None}
 
+    def _place(self) -> dict[str, str | int]:
+        return self.where()
+
     def __str__(self) -> str:
-        place = ", ".join(f"{name} {printable(str(value))}" for name, value in self.where().items())
+        place = ", ".join(f"{name} {printable(str(value))}" for name, value in self._place().items())
         text = printable(self.reason)
         if place:
             text = f"{text} [{place}]"
@@ -77,6 +80,11 @@ class PenstockError(Exception):
 
 class SettingError(PenstockError, ValueError):
     """A setting the user gave cannot be used."""
+
+    def _place(self) -> dict[str, str | int]:
+        """Return what the text shows of `where`: a stage alone says nothing about a setting, whose name is there."""
+        place = self.where()
+        return {} if place.keys() == {"stage"} else place
 
 
 class StorageError(PenstockError, OSError):

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 @pytest.mark.slow
 def test_bench_runs_both_loaders_and_prints_the_guessed_fields(penstock, tmp_path):
     make_shards(tmp_path / "s", SA1B, samples=12, shards=2, order="grouped", scale=0.05)
-    ran = penstock("bench", tmp_path / "s", "--rounds", 1, "--workers", 2, "--batch-size", 2, "--max-samples", 12)
+    ran = penstock("bench", tmp_path / "s", "--repeats", 1, "--num-workers", 2, "--batch-size", 2, "--max-samples", 12)
     assert ran.code == 0, ran.err
     assert "12 samples in 2 shards (whole shards), batches of 2" in ran.out
     assert "penstock" in ran.out
@@ -24,7 +24,7 @@ def test_bench_runs_both_loaders_and_prints_the_guessed_fields(penstock, tmp_pat
 @pytest.mark.slow
 def test_bench_json_contains_every_run_and_is_alone_on_stdout(penstock, tmp_path):
     make_shards(tmp_path / "s", REID, samples=24, shards=2, scale=0.5)
-    options = ("--field", "photo=.jpg:32", "--rounds", 1, "--workers", 1, "--batch-size", 4, "--seconds", 0.1)
+    options = ("--field", "photo=.jpg:32", "--repeats", 1, "--num-workers", 1, "--batch-size", 4, "--duration", 0.1)
     facts = penstock("bench", tmp_path / "s", *options, "--json").json
     assert facts["workload"]["fields"][0]["name"] == "photo"
     assert {(run["loader"], run["samples"]) for run in facts["runs"]} == {

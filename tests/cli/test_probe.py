@@ -60,7 +60,7 @@ def test_json_is_alone_on_stdout(calls):
 
 def test_samples_of_the_first_shard_are_decoded(calls, tmp_path):
     make_shards(tmp_path, SA1B, samples=2, scale=0.05)
-    result = run("all", tmp_path, "--batch-size", 3, "--seconds", 5, "--refresh", "--size", 32)
+    result = run("all", tmp_path, "--batch-size", 3, "--duration", 5, "--refresh", "--image-size", 32)
     subject = calls["subject"]
     assert result.exit_code == 0
     assert list(subject.decode_input.fields) == ["image", "features", "edge"]
@@ -107,14 +107,18 @@ def test_options_that_need_a_path_are_refused_without_it(calls, arguments, words
     assert words in str(result.exception)
 
 
-@pytest.mark.parametrize("arguments", [("everything",), ("all", "nowhere/"), ("all", "--seconds", "1000")])
+@pytest.mark.parametrize("arguments", [("everything",), ("all", "--duration", "1000")])
 def test_wrong_usage_exits_with_2(calls, arguments):
     assert run(*arguments).exit_code == 2
 
 
+def test_a_missing_path_is_refused(calls):
+    assert "no such file or folder: 'nowhere/'" in str(run("all", "nowhere/").exception)
+
+
 def test_a_real_decode_probe_runs(tmp_path):
     make_shards(tmp_path, REID, samples=4, scale=0.5)
-    result = run("decode", tmp_path, "--seconds", 1, "--size", 16, "--json")
+    result = run("decode", tmp_path, "--duration", 1, "--image-size", 16, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["decode"]
     assert found["points"][0]["workers"] == 1

@@ -41,7 +41,7 @@ def test_every_format_has_its_default_name(in_process, run, tmp_path, form, name
 
 
 def test_a_trace_contains_only_its_window(in_process, run, tmp_path):
-    assert in_process("report", run, "-o", "a.json", "--from", 1.0, "--seconds", 0.5).code == 0
+    assert in_process("report", run, "-o", "a.json", "--from", 1.0, "--duration", 0.5).code == 0
     events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
     steps = [event for event in events if event.get("cat") == "step"]
     assert 9 <= len(steps) <= 12  # of 50 ms each
@@ -64,18 +64,18 @@ def test_the_recording_is_never_overwritten(in_process, run):
     assert "is the recording itself" in ran.err
 
 
-def test_a_missing_folder_exits_with_3(in_process, run):
+def test_a_missing_folder_exits_with_2(in_process, run):
     ran = in_process("report", run, "-o", "nowhere/a.html")
-    assert (ran.code, ran.out) == (3, "")
+    assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("penstock: ")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x00\xff" * 99, b'{"kind":"run","version":99}\n', b"just a log\n"])
-def test_a_file_that_is_no_recording_exits_with_3_and_writes_nothing(in_process, tmp_path, content):
+def test_a_file_that_is_no_recording_exits_with_2_and_writes_nothing(in_process, tmp_path, content):
     if content is not None:
         (tmp_path / "bad.jsonl").write_bytes(content)
     ran = in_process("report", "bad.jsonl", "-o", "a.html")
-    assert (ran.code, ran.out) == (3, "")
+    assert (ran.code, ran.out) == (2, "")
     assert ran.err.count("\n") == 1
     assert not (tmp_path / "a.html").exists()
 

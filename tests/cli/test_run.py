@@ -192,7 +192,7 @@ TRAINING = """
 
 def test_a_probe_times_the_step_without_its_data_and_ends_the_script(penstock, script, tmp_path):
     script(TRAINING.format(end="print('trained to the end')"))
-    ran = penstock("run", "--probe", "compute", "--seconds", "0.3", "-o", "probe.jsonl", "train.py", "100000")
+    ran = penstock("run", "--probe", "compute", "--duration", "0.3", "-o", "probe.jsonl", "train.py", "100000")
     assert ran.code == 0, ran.err
     assert ran.out == ""
     assert "Traceback" not in ran.err

@@ -56,7 +56,7 @@ def test_bad_samples_are_skipped_counted_and_listed_if_requested(in_process, tmp
     refused = in_process("shards", "pack", "loose", "packed", "--arrays", "raw")
     assert refused.code == 3
     assert broken.stem in refused.err
-    ran = in_process("shards", "pack", "loose", "packed2", "--arrays", "raw", "--on-bad", "skip")
+    ran = in_process("shards", "pack", "loose", "packed2", "--arrays", "raw", "--on-error", "skip")
     assert ran.code == 1
     (line,) = (tmp_path / "quarantine.jsonl").read_text().splitlines()
     assert json.loads(line)["member"] == broken.name
@@ -134,7 +134,7 @@ def test_records_are_packed_by_workers_and_bad_ones_are_listed_with_file_and_num
     refused = penstock("shards", "pack", "src", "packed")
     assert refused.code == 3
     assert "train-00001-of-00002.parquet" in refused.err
-    ran = penstock("shards", "pack", "src", "packed", "--on-bad", "skip", "--json")
+    ran = penstock("shards", "pack", "src", "packed", "--on-error", "skip", "--json")
     assert (ran.code, ran.json["samples"], ran.json["skipped"]) == (1, 7, 1)
     (line,) = (tmp_path / "quarantine.jsonl").read_text().splitlines()
     assert json.loads(line) == {
@@ -151,7 +151,7 @@ def test_records_are_packed_by_workers_and_bad_ones_are_listed_with_file_and_num
 def test_the_rest_of_a_damaged_file_is_listed(in_process, tmp_path):
     path = write_tfrecord(tmp_path / "a.tfrecord", [{"image": [image]} for image, _ in labelled_images(3)])
     path.write_bytes(path.read_bytes()[:-5])
-    ran = in_process("shards", "pack", "a.tfrecord", "packed", "--on-bad", "skip", "--json")
+    ran = in_process("shards", "pack", "a.tfrecord", "packed", "--on-error", "skip", "--json")
     assert (ran.code, ran.json["samples"]) == (1, 2)
     (line,) = (tmp_path / "quarantine.jsonl").read_text().splitlines()
     assert json.loads(line)["kind"] == "unreadable"

@@ -46,12 +46,12 @@ def _module(tmp_path, monkeypatch):
 
 
 def run(name, *arguments, columns="200"):
-    command = [f"penstock_swept_steps:{name}", "--seconds", "0.03", *map(str, arguments)]
+    command = [f"penstock_swept_steps:{name}", "--duration", "0.03", *map(str, arguments)]
     return CliRunner().invoke(app, command, env={"COLUMNS": columns})
 
 
 def test_rates_the_knee_and_the_scaled_learning_rate_are_printed():
-    ran = run("make_step", "--batch-size", 2, "--learning-rate", 0.1, "--dataset-size", 80)
+    ran = run("make_step", "--batch-size", 2, "--learning-rate", 0.1, "--dataset-samples", 80)
     assert ran.exit_code == 0, ran.exception
     assert "8 ← knee" in ran.stdout
     assert "out of memory" in ran.stdout
@@ -69,11 +69,11 @@ def test_a_smaller_size_needs_accumulation():
 
 
 def test_json_has_all_results():
-    document = json.loads(run("make_step", "--json", "--sizes", "4, 8,16", "--batch-size", 16).stdout)
+    document = json.loads(run("make_step", "--json", "--batch-sizes", "4, 8,16", "--batch-size", 16).stdout)
     assert [row["size"] for row in document["rows"]] == [4, 8, 16]
     assert document["rows"][2]["failed"] == "out of memory"
     assert (document["knee"], document["best"], document["accumulation"]) == (8, 8, 2)
-    assert json.loads(run("make_step", "--json", "--sizes", "4").stdout)["learning_rates"] == []
+    assert json.loads(run("make_step", "--json", "--batch-sizes", "4").stdout)["learning_rates"] == []
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_json_has_all_results():
         (("one",), "a builtin_function_or_method is not a pair of functions"),
         (("raising",), "raised FileNotFoundError: no weights here"),
         (("nothing",), "cannot be imported"),
-        (("make_step", "--sizes", "8,many"), "not whole numbers"),
-        (("make_step", "--sizes", "0"), "not whole numbers above 0"),
+        (("make_step", "--batch-sizes", "8,many"), "not whole numbers"),
+        (("make_step", "--batch-sizes", "0"), "not whole numbers above 0"),
         (("make_step", "--learning-rate", "0.1"), "for which batch size"),
         (("make_step", "--batch-size", "8", "--learning-rate", "-1"), "learning_rate=-1.0 is not above 0"),
         (("make_step", "--device", "tpu"), "'tpu' is not known"),

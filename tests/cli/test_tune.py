@@ -61,16 +61,16 @@ def run(name, *arguments, columns="200"):
 
 
 def test_a_dataset_is_tuned_and_the_arguments_are_printed():
-    ran = run("make_dataset", "--batch-size", 4, "--seconds", 4, "--step-ms", 1)
+    ran = run("make_dataset", "--batch-size", 4, "--duration", 4, "--step-ms", 1)
     assert ran.exit_code == 0, ran.exception
     assert "torch's default" in ran.stdout
     assert "DataLoader(…, num_workers=" in ran.stdout
     assert "computing" in ran.stdout
-    assert "remembered" in run("make_dataset", "--batch-size", 4, "--seconds", 4, "--step-ms", 1).stdout
+    assert "remembered" in run("make_dataset", "--batch-size", 4, "--duration", 4, "--step-ms", 1).stdout
 
 
 def test_a_loader_is_tuned_and_printed_as_json():
-    ran = run("make_loader", "--seconds", 4, "--json")
+    ran = run("make_loader", "--duration", 4, "--json")
     document = json.loads(ran.stdout)
     assert document["kwargs"]["num_workers"] >= 0
     assert document["samples_s"] >= document["default_samples_s"]
@@ -101,7 +101,7 @@ def test_a_name_without_a_function_is_refused():
 
 
 def test_a_dataset_item_that_raises_is_named():
-    ran = run("bad", "--batch-size", 2, "--seconds", 2)
+    ran = run("bad", "--batch-size", 2, "--duration", 2)
     assert isinstance(ran.exception, SampleError)
     assert "item 0 of the dataset" in str(ran.exception)
 
@@ -112,7 +112,7 @@ def test_without_torch_the_error_says_what_to_install(monkeypatch):
     assert "pip install 'penstock[torch]'" in str(ran.exception)
 
 
-@pytest.mark.parametrize("wrong", [("--batch-size", 0), ("--seconds", 0), ("--profile", "best"), ("--step-ms", -1)])
+@pytest.mark.parametrize("wrong", [("--batch-size", 0), ("--duration", 0), ("--profile", "best"), ("--step-ms", -1)])
 def test_invalid_options_exit_with_2(wrong):
     assert run("make_dataset", *wrong).exit_code == 2
 

@@ -1,6 +1,7 @@
 """`penstock verify`: the runs are simulated, except in the tests that start a real script."""
 
 import json
+import re
 import sys
 import textwrap
 
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from penstock.cli import verify as command
 from penstock.core.plan import Change, Plan
-from penstock.errors import RecordingError, SettingError
+from penstock.errors import SettingError
 from penstock.plan.document import save_plan
 from penstock.plan.fingerprint import fingerprint
 from penstock.recording.format import LoaderSetting
@@ -66,12 +67,14 @@ def script(tmp_path):
 @pytest.fixture
 def simulated(monkeypatch, record, tmp_path):
     """Replace each run by a recording whose steps wait for the returned times."""
-    wait_s = {"before": 0.03, "after": 0.001}
+    wait_s, already = {"before": 0.03, "after": 0.001}, {}
+    wait_s["already"] = already  # settings that the script has without the plan
 
     def run_script(script, path, *, live, trial):
         trial.output.write_text("")
         settings = "after" if trial.dataloader else "before"
-        made = record("made.jsonl", wait_s=wait_s[settings], settings={"prefetch_factor": LoaderSetting(in_force=2)})
+        prefetch = LoaderSetting(in_force=2 if trial.dataloader else already.get("prefetch_factor", 4))
+        made = record("made.jsonl", wait_s=wait_s[settings], settings={"prefetch_factor": prefetch})
         path.write_bytes(made.read_bytes())
         return ScriptResult(0, (path,), False)
 
@@ -81,7 +84,7 @@ def simulated(monkeypatch, record, tmp_path):
 
 @pytest.mark.parametrize(
     ("before_s", "after_s", "code", "word"),
-    [(0.03, 0.001, 0, "Better"), (0.001, 0.03, 1, "Worse"), (0.01, 0.01, 3, "Inconclusive")],
+    [(0.03, 0.001, 0, "Better"), (0.001, 0.03, 1, "Worse"), (0.01, 0.01, 4, "Inconclusive")],
 )
 def test_the_exit_code_is_the_answer(run, plan, script, simulated, before_s, after_s, code, word):
     simulated.update(before=before_s, after=after_s)
@@ -89,7 +92,10 @@ def test_the_exit_code_is_the_answer(run, plan, script, simulated, before_s, aft
     assert ran.exit_code == code
     assert ran.stdout.startswith(f"{word}: ")
     assert "Predicted +90%" in ran.stdout
-    assert "7 runs, the whole script each" in ran.stderr
+    assert "7 runs of " in ran.stderr
+    assert "train.py, the whole script each" in ran.stderr
+    assert "with num_workers=2, prefetch_factor=2, 3 times each, in turns" in ran.stderr
+    assert re.search(r"a run took .*: (about|nearly)", ran.stderr)
 
 
 def test_json_is_alone_on_stdout(run, plan, script, simulated):
@@ -174,14 +180,22 @@ def test_invalid_arguments_are_refused_before_the_runs(run, plan, script, argume
 
 def test_the_help_has_an_example(run):
     ran = run("--help")
-    for words in ("penstock verify plan.yaml --steps 300 -- python train.py", "SIGINT", "3 inconclusive"):
+    for words in ("penstock verify plan.yaml --steps 300 -- python train.py", "SIGINT", "4 inconclusive"):
         assert words in ran.stdout
 
 
 def test_the_error_of_a_failing_script_quotes_it(run, plan, tmp_path):
     (tmp_path / "train.py").write_text("raise LookupError('no data')")
-    with pytest.raises(RecordingError, match="LookupError: no data"):
-        run(plan(), "--", sys.executable, "train.py")
+    ran = run(plan(), "--", sys.executable, "train.py")
+    assert ran.exit_code == 3
+    assert "LookupError: no data" in ran.stderr
+
+
+def test_a_plan_with_the_settings_of_the_script_stops_after_the_first_run(run, plan, script, simulated, tmp_path):
+    simulated["already"]["prefetch_factor"] = 2
+    with pytest.raises(SettingError, match=r"the plan changes nothing: .*num_workers=2, prefetch_factor=2 already"):
+        run(plan(), "-o", "kept", *script)
+    assert [path.name for path in (tmp_path / "kept").glob("*.jsonl")] == ["first.jsonl"]
 
 
 @pytest.mark.slow

@@ -27,9 +27,11 @@ from penstock.bench.side_by_side import (
 )
 from penstock.bench.workload import BenchmarkWorkload
 from penstock.cli import console
-from penstock.cli.arguments import AsJson, Shards, need_torch
+from penstock.cli.arguments import AsJson, ImageSize, Shards, need_torch
 from penstock.report.bench import BenchRow, bench_meaning, bench_table
 from penstock.storage.paths import expand_shard_paths
+
+RESUMED = "What was measured is lost: a second call measures again."
 
 
 def bench(
@@ -41,18 +43,18 @@ def bench(
             help="An image (image=.jpg:1024) or an array (edge=_features.npz:edge); may be repeated.",
         ),
     ] = None,
-    size: Annotated[int, typer.Option(min=1, help="Pixels per side of images for which no size is given.")] = SIZE,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 16,
-    workers: Annotated[
+    image_size: ImageSize = SIZE,
+    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Samples per batch.")] = 16,
+    num_workers: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Workers of the plain loader; may be repeated.  [default: 1, 2, 4]"),
+        typer.Option(min=1, metavar="N", help="Workers of the plain loader; may be repeated.  [default: 1, 2, 4]"),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of each loader; medians are shown.")] = ROUNDS,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=120, help="Approximate duration of the slowest run.")
+    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each loader; medians are shown.")] = ROUNDS,
+    duration: Annotated[
+        float, typer.Option(min=0.1, max=120, metavar="SECONDS", help="Approximate duration of the slowest run.")
     ] = SECONDS,
     max_samples: Annotated[
-        int | None, typer.Option(min=2, help="Read about this many samples, whatever the duration.")
+        int | None, typer.Option(min=2, metavar="N", help="Read about this many samples, whatever the duration.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,7 +73,7 @@ def bench(
     batch" the time to the first one, without imports, with indexed shards;
     "memory" the peak of all processes together; "CPU/sample" the CPU time
     of all processes. penstock.Loader decodes with quality="fast". Of a
-    large dataset, only as many samples are read as take about --seconds;
+    large dataset, only as many samples are read as take about --duration;
     of very large shards they are copied to a temporary folder. From the
     second run on the files are in the page cache: for cold storage see
     `penstock doctor`.
@@ -80,12 +82,12 @@ def bench(
     """
     need_torch("penstock bench compares with its DataLoader")
     paths = expand_shard_paths(shards)
-    fields = parse_fields(field, size) if field else _guess(paths[0], size)
-    limits = BenchmarkLimits(batch_size, max_samples, seconds, tuple(workers or WORKERS))
+    fields = parse_fields(field, image_size) if field else _guess(paths[0], image_size)
+    limits = BenchmarkLimits(batch_size, max_samples, duration, tuple(num_workers or WORKERS))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        with console.notices.status("estimating how many samples to read …"):
+        with console.busy("estimating how many samples to read …"):
             workload = prepare(paths, fields, limits, Path(folder))
-        runs = _run(workload, limits, rounds, Path(folder))
+        runs = _run(workload, limits, repeats, Path(folder))
     summaries = summarise(runs)
     if as_json:
         console.print_json(_document(workload, summaries, runs))
@@ -101,11 +103,11 @@ def _guess(shard: str, size: int) -> Sequence[BenchmarkField]:
     return guess.fields
 
 
-def _run(workload: BenchmarkWorkload, limits: BenchmarkLimits, rounds: int, folder: Path) -> list[LoaderRun]:
+def _run(workload: BenchmarkWorkload, limits: BenchmarkLimits, repeats: int, folder: Path) -> list[LoaderRun]:
     loaders = benchmarked_loaders(limits.workers)
     runs: list[LoaderRun] = []
-    with console.progress("running", rounds * len(loaders)) as bar:
-        for run in run_rounds(workload, loaders, rounds, folder):
+    with console.progress("running", repeats * len(loaders)) as bar:
+        for run in run_rounds(workload, loaders, repeats, folder):
             runs.append(run)
             last = f"{run.loader}, {run.workers} workers: {run.rate:,.0f} samples/s"
             bar.update(bar.task_ids[0], advance=1, description=f"running ({last})")

@@ -16,14 +16,20 @@ from penstock.cli.arguments import AsJson, need_torch
 from penstock.demo.demo import DemoRun, Say
 from penstock.demo.report import result_document, result_text
 from penstock.demo.shards import DemoSize, clear_folder
+from penstock.errors import RecordingError
+
+RESUMED = "The folder is kept as it is; a second call starts the demo again."
 
 
 def demo(
-    folder: Annotated[
-        Path, typer.Option(metavar="DIR", help="For shards, recordings and the report; it is kept.")
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FOLDER", help="For shards, recordings and the report; it is kept."),
     ] = Path("demo"),
-    samples: Annotated[int, typer.Option(min=16, help="Number of samples to make.")] = 256,
-    seconds: Annotated[float, typer.Option(min=1, max=600, help="Duration of each training.")] = 10.0,
+    samples: Annotated[int, typer.Option(min=16, metavar="N", help="Number of samples to make.")] = 256,
+    duration: Annotated[
+        float, typer.Option(min=1, max=600, metavar="SECONDS", help="Duration of each training.")
+    ] = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """See a training watched, diagnosed, planned for, and made faster.
@@ -36,7 +42,7 @@ def demo(
     on packed shards. At the end, a table compares all runs, predicted and
     measured, and their losses.
 
-        penstock demo --folder /tmp/demo
+        penstock demo -o /tmp/demo
 
     Takes about 90 s on 2 cores and 0.3 GB of disk; with a GPU it trains
     there. Needs torch. An earlier demo in the folder is replaced; a folder
@@ -46,13 +52,12 @@ def demo(
     3 a training failed.
     """
     need_torch("the demo trains with it")
-    clear_folder(folder)
-    output = _TerminalOutput(console.notices if as_json else console.out)
+    clear_folder(output)
+    terminal = _TerminalOutput(console.notices if as_json else console.out)
     try:
-        result = DemoRun(folder, output, DemoSize(samples), seconds).run()
-    except KeyboardInterrupt:
-        console.print_notice("interrupted")
-        raise typer.Exit(console.INTERRUPTED) from None
+        result = DemoRun(output, terminal, DemoSize(samples), duration).run()
+    except RecordingError as error:  # of a recording that the demo itself has made
+        console.fail(error)
     if as_json:
         console.print_json(result_document(result))
     else:
@@ -73,7 +78,7 @@ class _TerminalOutput:
         """Show what is being done; at the end, print one line with what was said meanwhile."""
         said: list[str] = []
         began = time.perf_counter()
-        with console.notices.status(f"{what} …"):
+        with console.busy(f"{what} …"):
             yield said.append
         console.print_line(f"{name:<8} {'; '.join(said)}  ({time.perf_counter() - began:.1f} s)", self._out)
 

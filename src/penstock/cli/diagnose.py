@@ -13,14 +13,14 @@ from penstock.core.finding import Diagnosis
 from penstock.diagnose.ranks.verdict import diagnose_ranks
 from penstock.diagnose.training_log.read import read_log
 from penstock.diagnose.training_log.verdict import diagnose_log
-from penstock.errors import RecordingError, SettingError
+from penstock.errors import SettingError
 from penstock.recording.ranks import load_ranks
 from penstock.recording.reader import Recording, is_recording
 from penstock.report.diagnose import diagnosis_text
 from penstock.report.markdown import render_markdown
 from penstock.verify.history import prediction_error
 
-EXIT_CODES = {"healthy": 0, "findings": 1, "undetermined": 3}
+EXIT_CODES = {"healthy": console.OK, "findings": console.FOUND, "undetermined": console.UNDECIDED}
 
 
 def diagnose(
@@ -32,11 +32,11 @@ def diagnose(
             help="For logs of an unknown format: named groups step, time or time_ms, data or data_ms.",
         ),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=0, help="num_workers of the run, if a log does not contain it.")
+    num_workers: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="num_workers of the run, if a log does not contain it.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Batch size of the run, if a log does not contain it.")
+        int | None, typer.Option(min=1, metavar="N", help="Batch size of the run, if a log does not contain it.")
     ] = None,
     output: Annotated[Literal["text", "md"], typer.Option("--format", help="How to print the diagnosis.")] = "text",
     as_json: AsJson = False,
@@ -59,29 +59,27 @@ def diagnose(
     others lie beside it. The rank that delays the others is named, and why.
 
     Exit code: 0 healthy, 1 findings, 2 wrong usage or nothing to read,
-    3 undetermined.
+    4 undetermined.
     """
-    try:
-        recording, diagnosis = _diagnose(run, pattern, workers, batch_size)
-    except RecordingError as error:
-        typer.echo(f"penstock: {error}", err=True)
-        raise typer.Exit(console.USAGE) from error
+    recording, diagnosis = _diagnose(run, pattern, num_workers, batch_size)
     if as_json:
         console.print_json(diagnosis)
     elif output == "md":
         if recording is None:
             raise SettingError("a log has too little for a report", advice="Leave out --format, or record the run")
-        typer.echo(render_markdown(recording, diagnosis))
+        console.print_document(render_markdown(recording, diagnosis))
     else:
-        console.out.print(diagnosis_text(diagnosis, recording), soft_wrap=True)
+        console.out.print(diagnosis_text(diagnosis, recording, width=console.out.width), soft_wrap=True)
     raise typer.Exit(EXIT_CODES[diagnosis.verdict])
 
 
 def _diagnose(
-    run: Path, pattern: str | None, workers: int | None, batch_size: int | None
+    run: Path, pattern: str | None, num_workers: int | None, batch_size: int | None
 ) -> tuple[Recording | None, Diagnosis]:
     if pattern is None and is_recording(run):
-        if workers is not None or batch_size is not None:
-            raise SettingError("a recording contains its own settings", advice="Leave out --workers and --batch-size")
+        if num_workers is not None or batch_size is not None:
+            raise SettingError(
+                "a recording contains its own settings", advice="Leave out --num-workers and --batch-size"
+            )
         return diagnose_ranks(load_ranks(run), prediction_error())
-    return None, diagnose_log(read_log(run, pattern), workers, batch_size)
+    return None, diagnose_log(read_log(run, pattern), num_workers, batch_size)

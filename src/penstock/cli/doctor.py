@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -14,10 +13,11 @@ import msgspec
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import AsJson, StoragePath
+from penstock.cli.arguments import AsJson, Refresh, StoragePath, parse_bytes
+from penstock.core.format import format_bytes
 from penstock.errors import SettingError, StorageError
 from penstock.plan.doctor.examine import DoctorReport, examine
-from penstock.probe.storage import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe_storage, storage_facts
+from penstock.probe.storage import BUDGET_S, SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe_storage, storage_facts
 from penstock.probe.storage_curve import StorageCurve
 from penstock.report.doctor import (
     StorageRow,
@@ -38,19 +38,15 @@ def doctor(
         Path | None,
         typer.Option(exists=True, dir_okay=False, metavar="FILE", help="A training script; it is read, not run."),
     ] = None,
-    as_json: AsJson = False,
-    sample_size: Annotated[
-        int | None,
+    sample_bytes: Annotated[
+        str | None,
         typer.Option(
-            min=1,
-            max=SAMPLE_BYTES_MAX,
-            metavar="BYTES",
-            help=f"Size of one sample under PATH; measured at the next power of two.  [default: {SAMPLE_BYTES}]",
+            metavar="SIZE",
+            help="Size of one sample under PATH, like 2.5MB; measured at the next power of two.  [default: 512KiB]",
         ),
     ] = None,
-    refresh: Annotated[
-        bool, typer.Option("--refresh", help="Measure the storage again although a curve is cached.")
-    ] = False,
+    refresh: Refresh = False,
+    as_json: AsJson = False,
 ) -> None:
     """Can this machine keep a GPU busy, and what storage is under PATH?
 
@@ -69,7 +65,7 @@ def doctor(
     sample): if it is lower, no number of workers will help. Give the loader
     as many reads in flight as "in flight to use" shows.
 
-        penstock doctor shards/ --sample-size 2500000
+        penstock doctor shards/ --sample-bytes 2.5MB
 
         penstock doctor --script train.py
 
@@ -77,16 +73,25 @@ def doctor(
 
     Exit code: 0 all is well, 1 rows are marked ! or ✗, 2 wrong usage.
     """
-    if path is None and (refresh or sample_size is not None):
-        raise SettingError("--refresh and --sample-size are about the storage", advice="Give its PATH, too")
-    examined = examine(script)
-    storage = None if path is None else _check_storage(path, sample_size or SAMPLE_BYTES, refresh)
+    if path is None and (refresh or sample_bytes is not None):
+        raise SettingError("--refresh and --sample-bytes are about the storage", advice="Give its PATH, too")
+    size = SAMPLE_BYTES if sample_bytes is None else _parse_sample_bytes(sample_bytes)
+    with console.busy("checking the machine"):
+        examined = examine(script)
+    storage = None if path is None else _check_storage(path, size, refresh)
     ok = examined.ok and (storage is None or all(row.ok for row in storage.rows))
     if as_json:
-        typer.echo(json.dumps({**_document(examined, storage), "ok": ok}, indent=2))
+        console.print_json({**_document(examined, storage), "ok": ok})
     else:
         _print(examined, storage, script)
     raise typer.Exit(console.OK if ok else console.FOUND)
+
+
+def _parse_sample_bytes(text: str) -> int:
+    size = int(parse_bytes(text, "--sample-bytes"))
+    if not 1 <= size <= SAMPLE_BYTES_MAX:
+        raise SettingError(f"--sample-bytes: {text} is not from 1 B to {format_bytes(SAMPLE_BYTES_MAX)}")
+    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ def _check_storage(path: str, sample_bytes: int, refresh: bool) -> _StorageCheck
     try:
         storage = storage_facts(path)
         rows += claim_rows(storage, None if is_remote(path) else _writable_space(storage.path))
-        with console.notices.status("measuring the storage …"):
+        with console.timed("measuring the storage", BUDGET_S):
             curve = probe_storage(path, sample_bytes=sample_bytes, refresh=refresh)
         rows += curve_rows(storage, curve, time.time() - curve.measured_unix_s)
     except StorageError as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated
 
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import parse_bytes
+from penstock.cli.arguments import parse_byte_rate, parse_bytes
 from penstock.errors import SettingError
 from penstock.plan.data_changes import SSD_BYTES_S
 from penstock.plan.fleet.cluster import Cluster
@@ -19,11 +20,14 @@ from penstock.report.fleet import fleet_document, fleet_text
 STEP_BINDS, OTHER_BINDS = 0, 1
 
 Nodes = Annotated[
-    int | None, typer.Option(min=1, help="Plan for this many nodes, from the recording or probes of one.")
+    int | None, typer.Option(min=1, metavar="N", help="Plan for this many nodes, from the recording or probes of one.")
 ]
-GpusPerNode = Annotated[int | None, typer.Option(min=1, help="With --nodes: GPUs of each node; one rank per GPU.")]
+GpusPerNode = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --nodes: GPUs of each node; one rank per GPU.")
+]
 NodeCores = Annotated[
-    float | None, typer.Option(help="With --nodes: cores of each node.  [default: as on the measured machine]")
+    float | None,
+    typer.Option(metavar="N", help="With --nodes: cores of each node.  [default: as on the measured machine]"),
 ]
 Network = Annotated[
     str | None,
@@ -95,26 +99,31 @@ class FleetOptions:
             nodes=self.nodes,
             gpus_per_node=self.gpus_per_node,
             cores=self.node_cores,
-            network_bytes_s=parse_bytes(self.network, "--network"),
-            store_bytes_s=parse_bytes(self.store_bandwidth, "--store-bandwidth"),
+            network_bytes_s=_parsed(parse_byte_rate, self.network, "--network"),
+            store_bytes_s=_parsed(parse_byte_rate, self.store_bandwidth, "--store-bandwidth"),
             store_requests_s=self.store_requests,
-            cache_bytes=parse_bytes(self.cache_bytes, "--cache-bytes") or 0.0,
-            cache_bytes_s=parse_bytes(self.cache_bandwidth, "--cache-bandwidth") or SSD_BYTES_S,
+            cache_bytes=_parsed(parse_bytes, self.cache_bytes, "--cache-bytes") or 0.0,
+            cache_bytes_s=_parsed(parse_byte_rate, self.cache_bandwidth, "--cache-bandwidth") or SSD_BYTES_S,
         )
 
 
 def print_fleet_plan(need: RankNeed, options: FleetOptions, *, as_json: bool) -> int:
     """Make and print the plan; return the exit code."""
-    if (size_bytes := parse_bytes(options.dataset_bytes, "--dataset-bytes")) is not None:
+    if (size_bytes := _parsed(parse_bytes, options.dataset_bytes, "--dataset-bytes")) is not None:
         need = need.with_dataset(size_bytes)
     price = StorePrice(of_gb=options.price_gb, of_million_requests=options.price_requests)
-    with console.notices.status("simulating all ranks …"):
+    with console.busy("simulating all ranks …"):
         plan = plan_fleet(need, options.cluster(), price)
     if as_json:
         console.print_json(fleet_document(plan))
     else:
         console.out.print(fleet_text(plan))
     return exit_code(plan)
+
+
+def _parsed(parse: Callable[[str, str], float], text: str | None, option: str) -> float | None:
+    """Parse the value of an option; None if it was not given."""
+    return None if text is None else parse(text, option)
 
 
 def exit_code(plan: FleetPlan) -> int:

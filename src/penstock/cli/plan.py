@@ -27,7 +27,7 @@ from penstock.cli.fleet import (
 from penstock.core.plan import Plan, Profile
 from penstock.diagnose.ranks.verdict import most_waiting_rank
 from penstock.diagnose.verdict import WAIT_SHARE_HEALTHY, diagnose_run
-from penstock.errors import RecordingError, SettingError
+from penstock.errors import SettingError
 from penstock.plan.document import plan_document, save_plan
 from penstock.plan.fleet.rank_need import RankNeed, need_from_diagnosis, need_from_probes
 from penstock.plan.from_diagnosis import plan_from_diagnosis
@@ -38,16 +38,16 @@ from penstock.recording.ranks import load_ranks
 from penstock.recording.reader import load
 from penstock.report.plan import plan_markdown, plan_text
 
-NOTHING, CHANGES, UNDETERMINED = 0, 1, 3
+NOTHING, CHANGES, UNDETERMINED = console.OK, console.FOUND, console.UNDECIDED
 
 
 def plan(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="RECORDING", help="A recording of `penstock run` or of `penstock.watch`."),
+        typer.Argument(metavar="RECORDING", help="A recording of `penstock run`, or of `penstock.watch`."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan there, as YAML.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan there, as YAML.")
     ] = None,
     profile: Annotated[
         Profile,
@@ -60,7 +60,9 @@ def plan(
         str | None,
         typer.Option(metavar="MODULE:FUNCTION", help="Plan for the dataset, or DataLoader, that FUNCTION returns."),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="With --dataset; a DataLoader has its own.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --dataset; a DataLoader has its own.")
+    ] = None,
     step_ms: Annotated[
         float | None,
         typer.Option(min=0, metavar="MS", help="With --probes or --dataset: time the device takes for a batch."),
@@ -116,7 +118,7 @@ def plan(
 
     Exit code: 0 nothing to change (at most things to try in a step that has
     its data in time), 1 changes are proposed, 2 wrong usage or nothing to
-    read, 3 the run waits, or is too short, and no change is known for it. With
+    read, 4 the run waits, or is too short, and no change is known for it. With
     --nodes: 0 the GPU's step binds first, 1 something else does, 2 as above.
     """
     for source in (run, probes):
@@ -138,27 +140,24 @@ def plan(
     )
     if fleet.given:
         _check_fleet(dataset, output, profile, form)
-    try:
-        if fleet.given:
-            raise typer.Exit(print_fleet_plan(_rank_need(run, probes, step_ms), fleet, as_json=as_json))
-        if probes is not None:
-            found = plan_from_probes(read_probes(probes), _step(run, step_ms), profile)
-        elif dataset is not None:
-            found = _plan_dataset(dataset, batch_size, step_ms, profile)
-        else:
-            assert run is not None
-            found = plan_from_diagnosis(diagnose_run(most_waiting_rank(load_ranks(run))), profile=profile)
-    except RecordingError as error:
-        typer.echo(f"penstock: {error}", err=True)
-        raise typer.Exit(console.USAGE) from error
+    if fleet.given:
+        raise typer.Exit(print_fleet_plan(_rank_need(run, probes, step_ms), fleet, as_json=as_json))
+    if probes is not None:
+        found = plan_from_probes(read_probes(probes), _step(run, step_ms), profile)
+    elif dataset is not None:
+        found = _plan_dataset(dataset, batch_size, step_ms, profile)
+    else:
+        assert run is not None
+        found = plan_from_diagnosis(diagnose_run(most_waiting_rank(load_ranks(run))), profile=profile)
+    if output is not None:
+        save_plan(found, output)
     if as_json:
         console.print_json(plan_document(found))
     elif form == "md":
-        typer.echo(plan_markdown(found), nl=False)
+        console.print_document(plan_markdown(found))
     else:
         console.out.print(plan_text(found))
     if output is not None:
-        save_plan(found, output)
         console.print_notice(f"{output} written")
     raise typer.Exit(_exit_code(found))
 
@@ -214,9 +213,9 @@ def _step(run: Path | None, step_ms: float | None) -> StepFacts:
 def _plan_dataset(dataset: str, batch_size: int | None, step_ms: float | None, profile: Profile) -> Plan:
     need_torch("the plan is for its DataLoader")
     source = call_factory(dataset, "a dataset or a DataLoader")
-    from penstock.tuner.plan_for import plan_for
+    from penstock.tuner.plan_for import SECONDS, plan_for
 
-    with console.notices.status("timing one worker …"):
+    with console.timed("timing one worker", SECONDS / 10):
         step_s = None if step_ms is None else step_ms / 1000
         return plan_for(source, batch_size=batch_size, step_s=step_s, profile=profile)
 

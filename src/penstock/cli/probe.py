@@ -8,7 +8,7 @@ import typer
 
 from penstock.bench.fields import SIZE, guess_fields, parse_fields
 from penstock.cli import console
-from penstock.cli.arguments import AsJson, StoragePath
+from penstock.cli.arguments import AsJson, ImageSize, Refresh, StoragePath
 from penstock.errors import PenstockError, SettingError
 from penstock.plan.fingerprint import fingerprint
 from penstock.probe.decode import DecodeInput, input_from_shard, synthetic_input
@@ -24,34 +24,39 @@ NOT_INDEXED = SkippedProbe(
     "a bucket is measured without reading its shards: to index one may take longer than the measurement"
 )
 
+RESUMED = "What was measured is lost: a second call measures again."
+
 
 def probe(
     what: Annotated[
-        Literal["all", "storage", "decode", "ipc", "copy"], typer.Argument(help="The resource to measure.")
+        Literal["all", "storage", "decode", "ipc", "copy"],
+        typer.Argument(metavar="WHAT", help="The resource to measure: all, storage, decode, ipc or copy."),
     ] = "all",
     path: StoragePath = None,
     field: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=SUFFIX[:SIZE|:KEY]", help="A part to decode (may be repeated).  [default: guessed]"),
     ] = None,
-    size: Annotated[int, typer.Option(min=1, help="Pixels per side of images for which no size is given.")] = SIZE,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples per batch of the ipc and copy probes.")] = 32,
-    seconds: Annotated[
-        float, typer.Option(min=1, max=SECONDS_MAX, help="Approximate duration of all probes together.")
+    image_size: ImageSize = SIZE,
+    batch_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Samples per batch of the ipc and copy probes.")
+    ] = 32,
+    duration: Annotated[
+        float,
+        typer.Option(min=1, max=SECONDS_MAX, metavar="SECONDS", help="Approximate duration of all probes together."),
     ] = SECONDS,
-    refresh: Annotated[
-        bool, typer.Option("--refresh", help="Measure the storage again although a curve is cached.")
-    ] = False,
+    refresh: Refresh = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure storage, cores, worker IPC and GPU link, each by itself.
 
     \b
-    storage   reads of the files under PATH, past the page cache; of a bucket,
-              requests: how long one takes, what many at once deliver
-    decode    samples of its first shard, from memory, at 1, 2, 4 … workers
-    ipc       constant batches of that shape through a torch DataLoader
-    copy      the same batch to the GPU, from pinned and ordinary memory
+    storage   reads under PATH, past the page cache;
+              of a bucket, requests, alone and at once
+    decode    samples of its first shard, from memory,
+              by 1, 2, 4, … workers
+    ipc       batches of that shape through a DataLoader
+    copy      that batch to the GPU, pinned and not
 
     A training cannot be faster than the slowest of them, or than its own
     step (in Python: penstock.probe_step(step, batch)). Without PATH,
@@ -69,10 +74,10 @@ def probe(
         raise SettingError("--field names parts of shards", advice="Give their PATH, too")
     names: tuple[ProbeName, ...] = NAMES if what == "all" else (what,)
     bucket = what == "storage" and path is not None and is_remote(path) and not field
-    decode_input = NOT_INDEXED if bucket else _decode_input(path, field, size)
+    decode_input = NOT_INDEXED if bucket else _decode_input(path, field, image_size)
     subject = ProbeSubject(decode_input=decode_input, path=path, batch_size=batch_size, refresh=refresh)
-    with console.notices.status(f"measuring {', '.join(names)} …"):
-        probes = run_probes(subject, names, seconds=seconds)
+    with console.timed(f"measuring {', '.join(names)}", duration):
+        probes = run_probes(subject, names, seconds=duration)
     if as_json:
         console.print_json(probes_document(probes, fingerprint(machine_facts())))
     else:

@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli import console
 from penstock.errors import SettingError, printable
-from penstock.watcher.machine.storage_recheck import add_storage_recheck
+from penstock.watcher.machine.storage_recheck import BUDGET_S, add_storage_recheck
 from penstock.watcher.script.child_process import exit_like_child
 from penstock.watcher.script.runner import Script, ScriptResult, TrialOptions, run_script
 
@@ -21,7 +21,7 @@ CONTEXT = {"allow_interspersed_args": False}
 """Options after the script's name belong to the script."""
 PROBE_S = 8.0
 PROBE_NOTICE = (
-    "penstock: this is a probe of the step, not a training: after some steps the script gets one batch over and over, "
+    "this is a probe of the step, not a training: after some steps the script gets one batch over and over, "
     "and is then ended as by Ctrl-C. Its weights are worthless: keep nothing that it saves"
 )
 
@@ -48,10 +48,14 @@ def run(
     diagnosed: Annotated[bool, typer.Option("--diagnose/--no-diagnose", help="Print the verdict at the end.")] = True,
     probe: Annotated[
         Literal["compute"] | None,
-        typer.Option(help="No training: time the step on one batch, alone and beside busy processes, then end."),
+        typer.Option(
+            metavar="compute",
+            help="No training: time the step on one batch, alone and beside busy processes, then end.",
+        ),
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=30, help="With --probe: duration of each measurement.")
+    duration: Annotated[
+        float,
+        typer.Option(min=0.1, max=30, metavar="SECONDS", help="With --probe: duration of each measurement."),
     ] = PROBE_S,
 ) -> None:
     """Run a training script unchanged, then report where its time went.
@@ -85,7 +89,7 @@ def run(
     _check(script, module, record, slow)
     command = Script((script, *(arguments or ())), module)
     if probe is not None:
-        _probe(command, record, seconds)
+        _probe(command, record, duration)
     outcome = run_script(command, record, live=live, slow_s=slow)
     try:
         _report(outcome, recheck, diagnosed)
@@ -113,9 +117,9 @@ def _report(outcome: ScriptResult, recheck: bool, diagnosed: bool) -> None:
 
 def _print_end(outcome: ScriptResult) -> None:
     if outcome.code < 0 and not outcome.stopped:
-        typer.echo(f"penstock: the script was killed by {_signal_name(-outcome.code)}", err=True)
+        console.print_error(f"the script was killed by {_signal_name(-outcome.code)}")
     names = ", ".join(printable(os.path.relpath(path)) for path in outcome.recordings)
-    typer.echo(f"penstock: recorded to {names}" if names else "penstock: nothing was recorded", err=True)
+    console.print_error(f"recorded to {names}" if names else "nothing was recorded")
 
 
 def _signal_name(number: int) -> str:
@@ -127,10 +131,10 @@ def _recheck_storage(recordings: Sequence[Path]) -> None:
     """Read for two seconds on each rank that waited for bytes; an error only leaves the storage undetermined."""
     for path in recordings:
         try:
-            with console.notices.status("reading again from the files that the workers read …"):
+            with console.timed("reading again from the files that the workers read", BUDGET_S):
                 add_storage_recheck(path)
         except Exception as error:
-            typer.echo(f"penstock: the storage was not checked: {printable(str(error))}", err=True)
+            console.print_error(f"the storage was not checked: {printable(str(error))}")
 
 
 def _diagnose(path: Path) -> None:
@@ -142,9 +146,9 @@ def _diagnose(path: Path) -> None:
         from penstock.verify.history import prediction_error
 
         recording, diagnosis = diagnose_ranks(load_ranks(path), prediction_error())
-        console.notices.print(diagnosis_text(diagnosis, recording), soft_wrap=True)
+        console.notices.print(diagnosis_text(diagnosis, recording, width=console.notices.width), soft_wrap=True)
     except Exception as error:
-        typer.echo(f"penstock: no verdict: {type(error).__name__}: {printable(str(error))}", err=True)
+        console.print_error(f"no verdict: {type(error).__name__}: {printable(str(error))}")
 
 
 def _probe(script: Script, record: Path, seconds: float) -> NoReturn:
@@ -154,7 +158,7 @@ def _probe(script: Script, record: Path, seconds: float) -> NoReturn:
     from penstock.recording.reader import load
     from penstock.report.probe import script_probe_text
 
-    typer.echo(PROBE_NOTICE, err=True)
+    console.print_error(PROBE_NOTICE)
     outcome = run_script(script, record, live=False, trial=TrialOptions(probe_s=seconds))
     _print_end(outcome)
     found = read_script_probe(load(outcome.recordings[0])) if outcome.recordings else ScriptProbe()

@@ -16,24 +16,28 @@ from penstock.report.sweep import sweep_document, sweep_text
 
 RETURNS = "a pair of functions: step(batch), and make_batch(size)"
 
+RESUMED = "What was measured is lost: a second call measures again."
+
 
 def sweep(
     factory: Annotated[
         str, typer.Argument(metavar="MODULE:FUNCTION", help="Returns (step, make_batch); called without arguments.")
     ],
-    sizes: Annotated[
+    batch_sizes: Annotated[
         str, typer.Option(metavar="1,2,4,…", help="Sizes to measure, smallest first, until one does not fit.")
     ] = ",".join(map(str, SIZES)),
     device: Annotated[
-        str | None, typer.Option(help="The step's device: cpu, cuda, cuda:1.  [default: the one the step uses]")
+        str | None,
+        typer.Option(metavar="DEVICE", help="The step's device: cpu, cuda, cuda:1.  [default: the one the step uses]"),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.01, help="Duration for each size.")] = 2.0,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="The present batch size.")] = None,
+    duration: Annotated[float, typer.Option(min=0.01, metavar="SECONDS", help="Duration for each size.")] = 2.0,
+    batch_size: Annotated[int | None, typer.Option(min=1, metavar="N", help="The present batch size.")] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="The present learning rate: it is scaled for the size that is found.")
+        float | None,
+        typer.Option(metavar="RATE", help="The present learning rate: it is scaled for the size that is found."),
     ] = None,
-    dataset_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples: a larger rate is reached over five epochs.")
+    dataset_samples: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Samples: a larger rate is reached over five epochs.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -55,15 +59,22 @@ def sweep(
 
     Exit code: 0 measured, 2 wrong usage, or the step runs at no size.
     """
-    if batch_size is None and (learning_rate is not None or dataset_size is not None):
+    if batch_size is None and (learning_rate is not None or dataset_samples is not None):
         raise SettingError("for which batch size is that?", advice="Give --batch-size, the present one")
-    size_list = _parse_sizes(sizes)
+    size_list = _parse_sizes(batch_sizes)
     step, make_batch = _functions(call_factory(factory, RETURNS))
-    with console.notices.status("measuring batch sizes …"):
-        found = sweep_sizes(step, make_batch, size_list, device=device, seconds_each=seconds)
+    with console.timed("measuring", len(size_list) * duration) as describe:
+        found = sweep_sizes(
+            step,
+            make_batch,
+            size_list,
+            device=device,
+            seconds_each=duration,
+            on_size=lambda size: describe(f"measuring batches of {size:,}"),
+        )
     change = None
     if batch_size is not None:
-        change = change_batch_size(batch_size, found.knee, learning_rate=learning_rate, dataset_size=dataset_size)
+        change = change_batch_size(batch_size, found.knee, learning_rate=learning_rate, dataset_size=dataset_samples)
     if as_json:
         console.print_json(sweep_document(found, change))
     else:
@@ -73,7 +84,7 @@ def sweep(
 def _parse_sizes(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words):
-        raise SettingError(f"sizes {text!r} are not whole numbers separated by commas", advice="Write 8,16,32")
+        raise SettingError(f"--batch-sizes: {text!r} are not whole numbers separated by commas", advice="Write 8,16,32")
     return [int(word) for word in words]
 
 

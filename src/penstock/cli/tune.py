@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import AsJson, call_factory, need_torch
+from penstock.cli.arguments import AsJson, Refresh, call_factory, need_torch
 from penstock.core.plan import Profile
 from penstock.report.tune import tuned_document, tuned_lines, tuned_table
+
+RESUMED = "What was measured is lost: a second call measures again."
 
 
 def tune(
@@ -19,15 +21,17 @@ def tune(
             metavar="MODULE:FUNCTION", help="Returns the dataset, or a DataLoader; called without arguments."
         ),
     ],
-    batch_size: Annotated[int | None, typer.Option(min=1, help="For a dataset; a DataLoader has its own.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="For a dataset; a DataLoader has its own.")
+    ] = None,
     step_ms: Annotated[
         float | None, typer.Option(min=0, metavar="MS", help="Time that the device takes for a batch.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Limit for the whole measurement.")] = 90.0,
+    duration: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Limit for the whole measurement.")] = 90.0,
     profile: Annotated[
         Profile, typer.Option(help="balanced: fewest workers within 3% of the best; speed: 0.5%; memory: 10%.")
     ] = "balanced",
-    refresh: Annotated[bool, typer.Option("--refresh", help="Measure again although a result is cached.")] = False,
+    refresh: Refresh = False,
     as_json: AsJson = False,
 ) -> None:
     """Find how many workers a DataLoader should have on your dataset.
@@ -49,12 +53,12 @@ def tune(
     source = call_factory(factory, "a dataset or a DataLoader")
     from penstock.tuner.tune import tune as tune_source
 
-    with console.notices.status("measuring …"):
+    with console.timed("measuring", duration):
         tuned = tune_source(
             source,
             batch_size=batch_size,
             step_s=None if step_ms is None else step_ms / 1000,
-            seconds=seconds,
+            seconds=duration,
             profile=profile,
             refresh=refresh,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +14,9 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
+from penstock.core.format import format_duration, format_time_left
 from penstock.core.plan import Plan
-from penstock.errors import SettingError
+from penstock.errors import RecordingError, SettingError
 from penstock.plan.document import load_plan
 from penstock.plan.fingerprint import differences
 from penstock.report.plan import SOURCES
@@ -30,17 +33,23 @@ from penstock.verify.judge import Judgement, judge, predicted_gain
 from penstock.verify.measures import RunMeasure
 from penstock.verify.trials import ScheduledRun, Trial, TrialRequest, min_steps, run_trials, schedule_runs
 
-EXIT_CODES = {"better": 0, "worse": 1, "inconclusive": 3}
+EXIT_CODES = {"better": console.OK, "worse": console.FOUND, "inconclusive": console.UNDECIDED}
+RESUMED = "A second call starts with the first run again."
 
 
 def verify(
     plan: Annotated[Path | None, typer.Argument(metavar="PLAN", help="From `penstock plan -o plan.yaml`.")] = None,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- python SCRIPT [ARGS]...", help="The training, as you run it.")
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND",
+            help="The training, as you run it: python SCRIPT [ARGS].",
+        ),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs before, and as many after.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Runs before, and as many after.")] = 3,
     steps: Annotated[
-        int | None, typer.Option(min=2, help="End each run after this many steps.  [default: the whole script]")
+        int | None,
+        typer.Option(min=2, metavar="N", help="End each run after this many steps.  [default: the whole script]"),
     ] = None,
     cold: Annotated[bool, typer.Option("--cold/--warm", help="With an empty page cache, or a filled one.")] = False,
     drop: Annotated[
@@ -78,7 +87,11 @@ def verify(
 
         penstock verify --history
 
-    Exit code: 0 better, 1 worse, 2 wrong usage, 3 inconclusive or failed.
+    It first prints what it will run, and after the first run for how long. If
+    that run shows that the script has the plan's settings already, it stops.
+
+    Exit code: 0 better, 1 worse, 2 wrong usage, 3 a run failed,
+    4 inconclusive.
     """
     if history:
         if plan is not None or command:
@@ -89,8 +102,8 @@ def verify(
         raise SettingError("there is no plan to verify", advice="`penstock plan RECORDING -o plan.yaml` makes one")
     if drop and not cold:
         raise SettingError("--drop is for cold runs", advice="Add --cold, or leave it out")
-    script = parse_command(command or ())
     loaded = _read_plan(plan)
+    script = parse_command(command or ())
     _check_steps(steps, loaded)
     with _folder(output) as folder:
         request = TrialRequest(
@@ -102,9 +115,12 @@ def verify(
             cold=cold,
             paths=tuple(drop or ()),
         )
-        trials = _run(request)
-    gain, note = _predicted_gain(loaded)
-    judgement = judge(_measures(trials, "before"), _measures(trials, "after"), gain)
+        gain, note = _predicted_gain(loaded)
+        try:
+            trials = _run(request, command or ())
+            judgement = judge(_measures(trials, "before"), _measures(trials, "after"), gain)
+        except RecordingError as error:  # of a run that verify itself has started
+            console.fail(error)
     _add_to_history(verification_history.make_entry(loaded, judgement, command or (), cold=all_cold(trials)))
     _print(judgement, trials, (note,) if note else (), as_json)
     raise typer.Exit(EXIT_CODES[judgement.answer])
@@ -154,21 +170,27 @@ def _check_steps(steps: int | None, plan: Plan) -> None:
         )
 
 
-def _run(request: TrialRequest) -> list[Trial]:
+def _run(request: TrialRequest, command: Sequence[str]) -> list[Trial]:
+    """Announce the runs and how long they take, and do them."""
     order = schedule_runs(request)
     length = f"{request.steps} steps each" if request.steps else "the whole script each; --steps makes them shorter"
-    console.print_notice(f"{len(order)} runs, {length}")
-    done = iter(range(len(order)))
+    settings = ", ".join(f"{name}={value}" for name, value in request.dataloader.items())
+    console.print_notice(f"{len(order)} runs of {shlex.join(command)}, {length}")
+    console.print_notice(f"with the script's own settings and with {settings}, {request.repeats} times each, in turns")
+    if len(order) > 2 * request.repeats:
+        console.print_notice("the first run warms the page cache, is not counted, and shows how long the others take")
+    done, start_s = iter(range(len(order))), time.monotonic()
     with console.progress("running", len(order)) as bar:
 
         def begin(turn: ScheduledRun) -> None:
-            bar.update(bar.task_ids[0], completed=next(done), description=f"running: {turn}")
+            count = next(done)
+            bar.update(bar.task_ids[0], completed=count, description=f"running: {turn}")
+            if count == 1:
+                run_s = time.monotonic() - start_s
+                left_s = run_s * (len(order) - 1)
+                console.print_notice(f"a run took {format_duration(run_s)}: {format_time_left(left_s)}")
 
-        try:
-            return run_trials(request, begin)
-        except KeyboardInterrupt:
-            console.print_notice("interrupted")
-            raise typer.Exit(console.INTERRUPTED) from None
+        return run_trials(request, begin)
 
 
 def _measures(trials: Sequence[Trial], settings: str) -> list[RunMeasure]:

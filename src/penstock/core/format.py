@@ -67,6 +67,13 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 3600:.3g} h"
 
 
+def format_time_left(seconds: float) -> str:
+    """Return the time that work should still take: "about 12 s left", "about 3 min left"."""
+    if seconds < 1:
+        return "nearly done"
+    return f"about {seconds:.0f} s left" if seconds < 120 else f"about {seconds / 60:.0f} min left"
+
+
 def format_ms(seconds: float) -> str:
     """Return the time of a step or a wait in milliseconds, from one second on in seconds: 0.42 ms, 3.1 s."""
     if seconds >= 1:

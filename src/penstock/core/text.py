@@ -1,7 +1,8 @@
-"""Text of messages and recordings: advice on a misspelt name, and the removal of secrets."""
+"""Text of messages and recordings: advice on a misspelt name, secrets removed, ASCII where an encoding needs it."""
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -39,3 +40,73 @@ def redact_secrets(text: str) -> str:
     ):
         text = pattern.sub(replacement, text)
     return text
+
+
+# -- encodings -----------------------------------------------------------------------------------------------------
+
+ASCII_ERRORS = "penstock-ascii"
+"""The name of the error handler that replaces characters which an encoding lacks; this module registers it."""
+_GLYPHS = {
+    "…": "...",
+    "→": "->",
+    "←": "<-",
+    "↳": ">",
+    "▶": ">",
+    "▾": "v",
+    "×": "x",
+    "·": "-",
+    "•": "-",
+    "–": "-",
+    "−": "-",
+    "─": "-",
+    "━": "=",
+    "│": "|",
+    "├": "+",
+    "└": "+",
+    "✓": "+",
+    "✗": "x",
+    "µ": "u",
+    "±": "+/-",
+    "≥": ">=",
+    "≤": "<=",
+    "²": "^2",
+    "⁶": "^6",
+    "°": " deg",
+    "Σ": "sum ",
+}
+"""What Penstock prints besides ASCII, and what stands for it. The same width where tables depend on it."""
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def ascii_glyphs(text: str) -> str:
+    """Return the text in ASCII: glyphs by similar ones, other characters as their escapes."""
+    return "".join(_ascii_glyph(char) for char in text)
+
+
+def _ascii_glyph(char: str) -> str:
+    if char.isascii():
+        return char
+    if char in _BARS:
+        return "_.-:=+*#"[_BARS.index(char)]
+    if "\u2800" <= char <= "\u28ff":  # braille, of spinners
+        return "*"
+    if "\u2500" <= char <= "\u257f":  # frames of tables
+        return "-"
+    return _GLYPHS.get(char) or char.encode("unicode_escape").decode()
+
+
+def encodable(text: str, encoding: str) -> str:
+    """Return the text with ASCII glyphs for the characters that the encoding lacks."""
+    try:
+        return text.encode(encoding, ASCII_ERRORS).decode(encoding)
+    except LookupError:  # an encoding that Python does not know
+        return ascii_glyphs(text)
+
+
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return ascii_glyphs(error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(ASCII_ERRORS, _replace_unencodable)

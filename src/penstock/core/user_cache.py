@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from penstock.core.write_file import replace_file
 from penstock.errors import SettingError, StorageError
 
 
@@ -110,10 +111,7 @@ def load_record(folder: str, key: Any, kind: type[RecordT], max_bytes: int) -> R
 def store_record(folder: str, record: CacheRecord) -> None:
     """Store the record; if that fails, the next run measures again and nothing else is lost."""
     try:
-        file = _file(folder, record.key)
-        scratch = file.with_name(f"{file.name}.{os.getpid()}")
-        scratch.write_bytes(msgspec.json.encode(record))
-        scratch.replace(file)
+        replace_file(_file(folder, record.key), msgspec.json.encode(record))
     except (OSError, StorageError):
         return
 

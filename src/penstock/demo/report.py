@@ -12,6 +12,7 @@ from rich.text import Text
 
 from penstock.core.finding import Diagnosis
 from penstock.core.format import format_gain
+from penstock.core.write_file import write_result
 from penstock.demo.stages import OTHER_PIXELS, StageResult
 from penstock.diagnose.worker_curve import rates_over_workers
 from penstock.errors import printable
@@ -55,7 +56,7 @@ def write_page(path: Path, recording: Recording, diagnosis: Diagnosis, stages: S
         curve=curve,
         measured=(*measured, (tuned.workers, tuned.samples_s)),
     )
-    path.write_text(page, encoding="utf-8")
+    write_result(path, page)
     return path
 
 

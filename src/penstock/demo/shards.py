@@ -66,7 +66,9 @@ def clear_folder(folder: Path) -> None:
     """Make an empty folder; remove an earlier demo there, but refuse any other content."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not (folder / MARKER).exists():
-            raise SettingError(f"{str(folder)!r} is not empty and not from a demo", advice="Give another --folder")
+            raise SettingError(
+                f"{str(folder)!r} is not empty and not from a demo", advice="Give another folder with -o"
+            )
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER).touch()

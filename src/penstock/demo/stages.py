@@ -61,7 +61,7 @@ def run_stage(stage: Stage, folder: Path) -> StageResult:
     steady = after_warm_up(main_loader(load(recording), stage.title))
     if not steady.loop.steps:
         raise PenstockError(
-            f"too few steps to measure anything ({stage.title})", stage="demo", advice="Give it more: --seconds"
+            f"too few steps to measure anything ({stage.title})", stage="demo", advice="Give it more: --duration"
         )
     return StageResult(
         stage=stage,

@@ -162,11 +162,15 @@ def diagnose_run(recording: Recording, model_error: float | None = None) -> RunD
 
 def _diagnosis(recording: Recording, loaders: tuple[LoaderDiagnosis, ...]) -> Diagnosis:
     if not loaders:
+        code = recording.end.exit_code if recording.end is not None else 0
+        failed = f"The script ended with exit code {code} before it trained: there is no step to judge."
         return Diagnosis(
             verdict="undetermined",
-            sentence="Nothing was iterated over: there is no step to judge.",
+            sentence=failed if code else "Nothing was iterated over: there is no step to judge.",
             notes=recording.notes,
-            experiment="Run it again and let it train for some steps.",
+            experiment="Remove the script's own error first; it is above, or in its log."
+            if code
+            else "Run it again, with a script that iterates over a DataLoader or penstock.Loader.",
         )
     impact = compute_impact(recording, [loader.evidence for loader in loaders])
     worst = max(filter(_can_be_judged, loaders), key=_explainable_wait_s, default=None)

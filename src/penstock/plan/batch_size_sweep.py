@@ -171,18 +171,20 @@ def sweep(
     *,
     device: str | None = None,
     seconds_each: float = 2.0,
+    on_size: Callable[[int], None] = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Sweep:
     """Run `step(make_batch(size))` for some seconds at each size.
 
     A batch is made once and reused, so no loading is measured. `device` is where the step computes, "cpu" or "cuda:0";
     None is the current GPU if this process has used one already, else the CPU. A size at which the step raises becomes
-    a row with the reason; it is an error if no size runs.
+    a row with the reason; it is an error if no size runs. `on_size` is called before each size.
     """
     checked = _checked_sizes(sizes, seconds_each)
     memory = device_memory(device)
     rows: list[SweepRow] = []
     for size in checked:
+        on_size(size)
         rows.append(_measure(size, step, make_batch, memory, seconds_each, clock))
         memory.free()
         if rows[-1].failed == OUT_OF_MEMORY:

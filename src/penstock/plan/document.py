@@ -37,7 +37,8 @@ import msgspec
 from penstock.core.plan import Change, Plan, ThroughputLimit
 from penstock.core.strict_yaml import read_yaml, to_plain_values, write_yaml
 from penstock.core.text import suggest_name
-from penstock.errors import SettingError, StorageError, printable
+from penstock.core.write_file import write_result
+from penstock.errors import SettingError, printable
 from penstock.plan.fingerprint import differences
 from penstock.watcher.script.apply_plan import THREADS_SETTING, LimitThreads
 
@@ -97,10 +98,7 @@ def save_plan(plan: Plan, path: Source) -> None:
     """Write a plan to a file that `load_plan` reads and users may edit."""
     name = Path(path).name
     text = _HEAD.format(name=name if name.isprintable() else "plan.yaml") + plan_to_yaml(plan)
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise StorageError(f"cannot write {os.fspath(path)}: {_reason(error)}", stage="plan") from error
+    write_result(path, text)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -54,6 +54,9 @@ class Recorder:
             _write_all(self._fd, self._encode([run]))
         except OSError as error:
             os.close(self._fd)
+            with suppress(OSError):  # no file cut short is left behind
+                if self._path.is_file():
+                    self._path.unlink()
             raise _cannot_write(self._path, error) from error
         self._thread = threading.Thread(target=self._run, name="penstock-recorder", daemon=True)
         self._thread.start()

@@ -22,21 +22,23 @@ _Line = tuple[str, str]
 """A line and its style."""
 
 
-def diagnosis_text(diagnosis: Diagnosis, recording: Recording | None = None) -> Text:
+def diagnosis_text(diagnosis: Diagnosis, recording: Recording | None = None, *, width: int = WIDTH) -> Text:
     """Return the verdict, then the findings and their evidence; `.plain` is the same without styles.
 
-    With a recording, the settings that were changed are listed too. Print the text with `soft_wrap=True`.
+    With a recording, the settings that were changed are listed too. Lines are folded at `width`, or at 80 columns in a
+    wider terminal. Print the text with `soft_wrap=True`.
     """
+    width = min(width, WIDTH)
     blocks = [
-        _wrap(f"{diagnosis.verdict}: {diagnosis.sentence}", style=_STYLES[diagnosis.verdict]),
-        _wrap(diagnosis.ranks.sentence if diagnosis.ranks else ""),
-        *(_finding(number, finding) for number, finding in enumerate(diagnosis.findings, 1)),
-        _block("Ruled out", [f"{cause.rule}: {cause.why}" for cause in diagnosis.rejected]),
-        _block("To decide", [diagnosis.experiment] if diagnosis.experiment else []),
-        _block("Where the time went", account_lines(diagnosis.account)),
-        _block("Cost", [impact_sentence(diagnosis.impact)] if diagnosis.impact else []),
-        _block("Settings that were changed", changed_settings(recording) if recording else []),
-        _block("Notes", diagnosis.notes),
+        _wrap(f"{diagnosis.verdict}: {diagnosis.sentence}", width, style=_STYLES[diagnosis.verdict]),
+        _wrap(diagnosis.ranks.sentence if diagnosis.ranks else "", width),
+        *(_finding(number, finding, width) for number, finding in enumerate(diagnosis.findings, 1)),
+        _block("Ruled out", [f"{cause.rule}: {cause.why}" for cause in diagnosis.rejected], width),
+        _block("To decide", [diagnosis.experiment] if diagnosis.experiment else [], width),
+        _block("Where the time went", account_lines(diagnosis.account), width),
+        _block("Cost", [impact_sentence(diagnosis.impact)] if diagnosis.impact else [], width),
+        _block("Settings that were changed", changed_settings(recording) if recording else [], width),
+        _block("Notes", diagnosis.notes, width),
     ]
     text = Text()
     for number, block in enumerate(list(lines) for lines in blocks):
@@ -87,35 +89,35 @@ def changed_settings(recording: Recording) -> list[str]:
 # -- blocks of lines -----------------------------------------------------------------------------------------------
 
 
-def _finding(number: int, finding: Finding) -> Iterator[_Line]:
+def _finding(number: int, finding: Finding, width: int) -> Iterator[_Line]:
     head = f"{number}. {finding.rule}"
     tail = f"{finding_gain(finding)} · confidence {finding.confidence:.2f}"
-    if len(head) + len(tail) + 2 <= WIDTH:
-        yield f"{head}{tail:>{WIDTH - len(head)}}", "bold"
+    if len(head) + len(tail) + 2 <= width:
+        yield f"{head}{tail:>{width - len(head)}}", "bold"
     else:
         yield head, "bold"
-        yield from _wrap(tail, indent=3)
-    yield from _wrap(finding.summary, indent=3)
+        yield from _wrap(tail, width, indent=3)
+    yield from _wrap(finding.summary, width, indent=3)
     for fact in finding.evidence:
-        yield from _wrap(fact, indent=3, bullet="· ")
+        yield from _wrap(fact, width, indent=3, bullet="· ")
     if finding.advice:
-        yield from _wrap(finding.advice, indent=3, bullet="→ ", style="green")
+        yield from _wrap(finding.advice, width, indent=3, bullet="→ ", style="green")
     if finding.experiment:
-        yield from _wrap(f"To be sure: {finding.experiment}", indent=3, bullet="? ")
+        yield from _wrap(f"To be sure: {finding.experiment}", width, indent=3, bullet="? ")
 
 
-def _block(title: str, paragraphs: Sequence[str]) -> Iterator[_Line]:
+def _block(title: str, paragraphs: Sequence[str], width: int) -> Iterator[_Line]:
     if paragraphs:
         yield title, "bold"
     for paragraph in paragraphs:
-        yield from _wrap(paragraph, indent=3, bullet="· " if len(paragraphs) > 1 else "")
+        yield from _wrap(paragraph, width, indent=3, bullet="· " if len(paragraphs) > 1 else "")
 
 
-def _wrap(text: str, *, indent: int = 0, bullet: str = "", style: str = "") -> Iterator[_Line]:
-    """Yield the lines of text folded at 80 columns; those after the first are aligned with its text."""
+def _wrap(text: str, width: int, *, indent: int = 0, bullet: str = "", style: str = "") -> Iterator[_Line]:
+    """Yield the lines of text folded at `width` columns; those after the first are aligned with its text."""
     margin = " " * indent
     first, rest = margin + bullet, margin + " " * len(bullet)
     for line in textwrap.wrap(
-        printable(text), WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+        printable(text), width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
     ):
         yield line, style

@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import tempfile
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from numpy.typing import NDArray
 
 from penstock.core.sample import Part, Sample
 from penstock.core.user_cache import cache_dir
+from penstock.core.write_file import replace_file
 from penstock.errors import IndexFileError, IndexVersionError, SampleError, StorageError
 from penstock.shards.codecs import zstd
 from penstock.shards.guards.buffer import Buffer
@@ -253,9 +253,12 @@ def save_index(index: ShardIndex, shard: str | os.PathLike[str]) -> str | Path:
         if is_remote(shard):
             write_object(os.fspath(shard) + INDEX_SUFFIX, data)
             return os.fspath(shard) + INDEX_SUFFIX
-        return _write_atomically(index_path_beside(shard), data)
+        path = index_path_beside(shard)
+        replace_file(path, data)
     except OSError:
-        return _write_atomically(index_path_in_cache(shard), data)
+        path = index_path_in_cache(shard)
+        replace_file(path, data)
+    return path
 
 
 def load_index(shard: str | os.PathLike[str], current: IndexBinding | None = None) -> ShardIndex | None:
@@ -388,17 +391,3 @@ def _parse_column(data: bytes, dtype: str) -> NDArray[Any]:
     if len(data) % np.dtype(dtype).itemsize:
         raise IndexFileError("the length of an index column is not a multiple of its item size")
     return np.frombuffer(data, dtype)
-
-
-def _write_atomically(path: Path, data: bytes) -> Path:
-    """Write a temporary file and rename it: readers see the old file or the new one, never a part of one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return path

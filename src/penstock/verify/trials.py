@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock.core.plan import TORCH_PREFETCH_FACTOR
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.errors import RecordingError, printable
+from penstock.errors import RecordingError, SettingError, printable
 from penstock.recording.format import LoaderLine, LoaderSetting
 from penstock.recording.reader import Recording, load
 from penstock.verify.cold_cache import DroppedPages, drop_files, files_read, files_under
@@ -122,12 +122,24 @@ def run_trials(request: TrialRequest, on_start: Callable[[ScheduledRun], None]) 
         dropped = drop_files(files) if request.cold and run.number else None
         recording = _record(request, run)
         evidence = main_loader(recording, str(run)) if loader is None else same_loader(recording, loader, str(run))
+        if loader is None:
+            _check_changes(request, evidence)
         loader = loader or evidence.loader
         if run.number:
             trials.append(_trial(request, run, evidence, loader, dropped))
         elif request.cold:
             files = files_read(recording)
     return _with_one_unit(trials)
+
+
+def _check_changes(request: TrialRequest, evidence: Evidence) -> None:
+    """Refuse a plan whose settings the script has already: both kinds of runs would be the same."""
+    if all(evidence.settings.in_force(name) == planned for name, planned in request.dataloader.items()):
+        settings = ", ".join(f"{name}={planned}" for name, planned in request.dataloader.items())
+        raise SettingError(
+            f"the plan changes nothing: the script's DataLoader has {settings} already",
+            advice="Plan again from a recording of this script",
+        )
 
 
 def _record(request: TrialRequest, run: ScheduledRun) -> Recording:

@@ -9,18 +9,21 @@ import msgspec
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Shards, Workers
+from penstock.cli.arguments import QUARANTINE, AsJson, NumWorkers, Quarantine, Require, Shards
 from penstock.cli.shards.ray_option import Ray, cluster_path, tasks_on
+from penstock.core.write_file import write_result
 from penstock.report.shards import CheckResult, check_document, check_lines, checked_shards, more_lines
 from penstock.shards.check import ShardFlaw, ShardStructure, check_shards
 from penstock.storage.paths import expand_shard_paths
+
+RESUMED = "A second call checks all shards again."
 
 
 def check(
     shards: Shards,
     decode: Annotated[bool, typer.Option("--decode", help="Also decode every part, on all cores.")] = False,
     require: Require = None,
-    workers: Workers = None,
+    num_workers: NumWorkers = None,
     ray: Ray = None,
     quarantine: Quarantine = QUARANTINE,
     as_json: AsJson = False,
@@ -37,19 +40,25 @@ def check(
     paths = [cluster_path(path, ray) for path in expand_shard_paths(shards)]
     structures: list[ShardStructure] = []
     flaws: list[ShardFlaw] = []
-    with tasks_on(ray, workers) as shared_files, console.progress("checking", 0) as bar:
+    with tasks_on(ray, num_workers) as shared_files, console.progress("checking shards", len(paths)) as bar:
         shared_files += paths
-        task = bar.task_ids[0]
-        bar.update(task, total=None)
-        for event in check_shards(paths, decode=decode, required=require, workers=workers):
+        headers, data = bar.task_ids[0], bar.add_task("checking samples", total=None, visible=False)
+        for event in check_shards(paths, decode=decode, required=require, workers=num_workers):
             if isinstance(event, ShardStructure):
                 structures.append(event)
                 flaws += event.flaws
+                bar.advance(headers)
+                if decode or event.with_crc:
+                    counted = sum(shard.samples for shard in structures if decode or shard.with_crc)
+                    expected = (
+                        counted * len(paths) / len(structures)
+                    )  # the samples of the other shards are not known yet
+                    bar.update(data, total=round(expected), visible=True)
             else:
                 flaws += event[1]
-                bar.advance(task, len(event[0].samples))
+                bar.advance(data, len(event[0].samples))
     if flaws:
-        quarantine.write_bytes(b"".join(msgspec.json.encode(asdict(flaw)) + b"\n" for flaw in flaws))
+        write_result(quarantine, b"".join(msgspec.json.encode(asdict(flaw)) + b"\n" for flaw in flaws))
     result = CheckResult(structures, flaws, quarantine, decode)
     if as_json:
         console.print_json(check_document(result))

@@ -15,15 +15,19 @@ from penstock.shards.cluster.index_tasks import IndexedShard, index_by_tasks
 from penstock.shards.scan import SCAN_THREADS, index_shards
 from penstock.storage.paths import expand_shard_paths
 
+RESUMED = "The index files that were written are kept: the same command continues."
+
 
 def index(
     shards: Shards,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Read the headers again although there is an index.")
     ] = False,
-    threads: Annotated[
+    num_readers: Annotated[
         int | None,
-        typer.Option(min=1, help="Shards read in parallel; with --ray, by each task.  [default: more for a store]"),
+        typer.Option(
+            min=1, metavar="N", help="Shards read in parallel; with --ray, by each task.  [default: more for a store]"
+        ),
     ] = None,
     ray: Ray = None,
     as_json: AsJson = False,
@@ -44,7 +48,7 @@ def index(
     with tasks_on(ray) as shared_files, console.progress("indexing", len(paths)) as bar:
         shared_files += paths
         start = time.perf_counter()
-        for indexed in _index(paths, rebuild, threads, by_tasks=ray is not None):
+        for indexed in _index(paths, rebuild, num_readers, by_tasks=ray is not None):
             if indexed.error is not None:
                 errors.append(str(indexed.error))
             samples += indexed.samples
@@ -66,8 +70,8 @@ def index(
     raise typer.Exit(console.FOUND if errors else console.OK)
 
 
-def _index(paths: list[str], rebuild: bool, threads: int | None, by_tasks: bool) -> Iterator[IndexedShard]:
+def _index(paths: list[str], rebuild: bool, num_readers: int | None, by_tasks: bool) -> Iterator[IndexedShard]:
     """Index by tasks of a cluster, or by threads: on one machine indexing waits for storage more than it computes."""
     if by_tasks:
-        return index_by_tasks(paths, rebuild=rebuild, threads=threads or SCAN_THREADS)
-    return map(IndexedShard.of, index_shards(paths, rebuild=rebuild, threads=threads))
+        return index_by_tasks(paths, rebuild=rebuild, threads=num_readers or SCAN_THREADS)
+    return map(IndexedShard.of, index_shards(paths, rebuild=rebuild, threads=num_readers))

@@ -11,9 +11,10 @@ import msgspec
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Workers
+from penstock.cli.arguments import QUARANTINE, AsJson, NumWorkers, Quarantine, Require, parse_bytes
 from penstock.cli.shards.ray_option import Ray, cluster_path, tasks_on
 from penstock.core.cores import usable_cores
+from penstock.core.write_file import write_result
 from penstock.errors import SettingError
 from penstock.probe.storage import probe_storage
 from penstock.report.shards import (
@@ -34,27 +35,31 @@ from penstock.shards.pack.run import plan_path, started_array_codec
 from penstock.shards.pack.sources import PackSource, find_pack_sources
 from penstock.storage.object_store.url import is_remote
 
-MB = 1 << 20
+RESUMED = "Finished shards are kept: the same command continues."
 
 
 def pack(
     src: Annotated[
         str,
         typer.Argument(
+            metavar="SRC",
             help="A folder of loose files; shards; or files of Parquet, MDS, TFRecord, LMDB or HDF5: folder, glob, "
-            "range (quoted). Shards may be URLs."
+            "range (quoted). Shards may be URLs.",
         ),
     ],
-    dst: Annotated[str, typer.Argument(help="The folder for the packed shards; it is made if it does not exist.")],
+    dst: Annotated[
+        str, typer.Argument(metavar="DST", help="The folder for the packed shards; it is made if it does not exist.")
+    ],
     arrays: Annotated[
         Literal["auto", "keep", "raw", "zstd"],
         typer.Option(help="NPZ and NPY parts: kept, or stored as raw NPY or zstd-compressed NPY; auto measures."),
     ] = "auto",
     image_size: Annotated[
-        int | None, typer.Option(min=1, help="Shrink JPEGs to this many pixels; smaller ones stay as they are.")
+        int | None,
+        typer.Option(min=1, metavar="PIXELS", help="Shrink JPEGs to this many pixels; smaller ones stay as they are."),
     ] = None,
     side: Annotated[Literal["long", "short"], typer.Option(help="The side that --image-size means.")] = "long",
-    quality: Annotated[int, typer.Option(min=1, max=100, help="JPEG quality of shrunk images.")] = 90,
+    quality: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="JPEG quality of shrunk images.")] = 90,
     mask: Annotated[
         list[str] | None,
         typer.Option(metavar="SUFFIX", help="Masks: shrunk with their image, keeping class ids (may be repeated)."),
@@ -67,7 +72,11 @@ def pack(
     ] = "auto",
     source_format: Annotated[
         Literal["auto", "files", "parquet", "mds", "tfrecord", "lmdb", "hdf5"],
-        typer.Option("--format", help="The format of SRC; auto goes by names and content."),
+        typer.Option(
+            "--source-format",
+            metavar="FORMAT",
+            help="Of SRC: files, parquet, mds, tfrecord, lmdb or hdf5; auto goes by names and content.",
+        ),
     ] = "auto",
     column: Annotated[
         list[str] | None,
@@ -80,14 +89,14 @@ def pack(
         list[str] | None,
         typer.Option("--cast", metavar="NAME=DTYPE", help="Store an array in another dtype (may be repeated)."),
     ] = None,
-    shard_size: Annotated[int, typer.Option(min=1, metavar="MB", help="Size of a full shard.")] = 256,
-    prefix: Annotated[str, typer.Option(help="The prefix of shard names.")] = "shard",
+    shard_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Size of a full shard.")] = "256MiB",
+    prefix: Annotated[str, typer.Option(metavar="NAME", help="The prefix of shard names.")] = "shard",
     require: Require = None,
-    on_bad: Annotated[
+    on_error: Annotated[
         Literal["raise", "skip"], typer.Option(help="A bad sample ends the run, or is left out and listed.")
     ] = "raise",
     quarantine: Quarantine = QUARANTINE,
-    workers: Workers = None,
+    num_workers: NumWorkers = None,
     ray: Ray = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another pack in DST.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan and the sizes.")] = False,
@@ -120,9 +129,9 @@ def pack(
         side=side,
         quality=quality,
         casts=_parse_casts(casts),
-        shard_bytes=shard_size * MB,
+        shard_bytes=int(parse_bytes(shard_bytes, "--shard-bytes")),
         prefix=prefix,
-        on_bad=on_bad,
+        on_bad=on_error,
         require=tuple(require or ()),
         masks=tuple(mask or ()),
         labels=labels,
@@ -134,8 +143,8 @@ def pack(
             "packed shards are written to a folder", advice="Pack to a disk, then upload the folder whole"
         )
     src, folder = cluster_path(src, ray), Path(cluster_path(dst, ray))
-    with tasks_on(None if dry_run else ray, workers) as shared_files:
-        with console.notices.status("reading the sources …"):
+    with tasks_on(None if dry_run else ray, num_workers) as shared_files:
+        with console.busy("reading the sources …"):
             sources = list(find_pack_sources(src, options))
             reason = "as requested"
             if arrays == "auto":
@@ -151,7 +160,7 @@ def pack(
             _print_plan(plan, reason, as_json)
             return
         shared_files += [str(plan_path(folder)), *map(_file_of, sources)]
-        packed = _run(plan, folder, workers, overwrite)
+        packed = _run(plan, folder, num_workers, overwrite)
     _write_quarantine(quarantine, sources, packed)
     left_out = [problem for source in sources for problem in source.problems]
     result = PackResult(plan, packed, left_out, reason)
@@ -212,7 +221,7 @@ def _write_quarantine(path: Path, sources: list[PackSource], packed: list[Packed
     ]
     lines += [line for shard in packed for line in shard.skipped]
     if lines:
-        path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        write_result(path, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
 
 def _print_plan(plan: PackPlan, reason: str, as_json: bool) -> None:

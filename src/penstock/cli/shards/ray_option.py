@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from penstock.cli import console
+from penstock.cli.help import Command
 from penstock.shards.cluster.join import join_cluster
 from penstock.shards.cluster.ray_runner import RayRunner
 from penstock.shards.task_pool import use_task_runner
@@ -27,7 +27,7 @@ Ray = Annotated[
 ]
 
 
-class OptionalRayAddress(TyperCommand):
+class OptionalRayAddress(Command):
     """A command whose `--ray` may lack an address, at the end or before another option: auto is inserted then."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -6,14 +6,12 @@ Each task reports the facts of its shard; the manifest is their sum. Field names
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from penstock.core.write_file import replace_file
 from penstock.shards.codecs.arrays import inspect_npy_zst
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.codecs.images import is_jpeg
@@ -132,14 +130,3 @@ def write_manifest(manifest: Manifest, folder: Path) -> Path:
     path = folder / "manifest.json"
     replace_file(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     return path
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file atomically: under a temporary name, which is then renamed, or removed if writing fails."""
-    temporary = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
+from penstock.core.write_file import replace_file
 from penstock.errors import PenstockError, SettingError, StorageError
 from penstock.shards.index import INDEX_SUFFIX, index_path_beside
-from penstock.shards.pack.manifest import Manifest, PackedShard, make_manifest, replace_file, write_manifest
+from penstock.shards.pack.manifest import Manifest, PackedShard, make_manifest, write_manifest
 from penstock.shards.pack.options import ArrayCodec
 from penstock.shards.pack.plan import PackPlan
 from penstock.shards.pack.write import WORK_FOLDER, finished_report, pack_shard, report_path, storage_errors

@@ -147,7 +147,7 @@ def _complete(
 ) -> tuple[NDArray[np.int64], list[ShardProblem]]:
     """Return the complete samples and the problems of the others; `required` parts are added to those of the user."""
     wanted = (*options.require, *required) or None
-    return complete_samples(index, path, wanted, options.on_bad, optional=options.masks, skip_with="--on-bad skip")
+    return complete_samples(index, path, wanted, options.on_bad, optional=options.masks, skip_with="--on-error skip")
 
 
 def _record_source(file: RecordFile, options: PackOptions) -> PackSource:
@@ -160,7 +160,7 @@ def _record_source(file: RecordFile, options: PackOptions) -> PackSource:
             member=first.member,
             offset=first.offset,
             stage="read",
-            advice="Copy or download it again, or pack what can be read with --on-bad skip",
+            advice="Copy or download it again, or pack what can be read with --on-error skip",
         )
     if file.reader.named_parts:
         index = index.paired_by(_stated_parts(options))
@@ -218,7 +218,7 @@ def _member_name(path: str, options: PackOptions) -> str:
     if options.format == "auto" and format_by_name(path) not in (None, "hdf5"):  # HDF5 files may be parts of samples
         raise SettingError(
             f"there are files of records deeper in this folder, such as {path!r}",
-            advice="Name the files or their folder, or give --format files to pack them as they are.",
+            advice="Name the files or their folder, or give --source-format files to pack them as they are.",
         )
     try:
         path.encode()

@@ -20,10 +20,11 @@ import deflate
 import msgspec
 import numpy as np
 
+from penstock.core.write_file import replace_file
 from penstock.errors import PenstockError, SampleError, SettingError, ShardError, StorageError
 from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index, load_index, save_index
 from penstock.shards.pack.convert import convert_parts, packed_key
-from penstock.shards.pack.manifest import FieldFact, PackedShard, field_fact, replace_file
+from penstock.shards.pack.manifest import FieldFact, PackedShard, field_fact
 from penstock.shards.pack.plan import PackTask
 from penstock.shards.pack.sources import SampleSelection, read_samples
 from penstock.shards.pairing import split_at_dot

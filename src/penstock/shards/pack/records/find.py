@@ -100,7 +100,7 @@ def _in_folder(folder: str, stated: SourceFormat) -> tuple[str, list[str]] | Non
             f"{os.path.basename(odd)!r}",
             shard=folder,
             stage="pack",
-            advice="Name the files to pack, or give --format",
+            advice="Name the files to pack, or give --source-format",
         )
     return _of_one_format(records, stated)
 
