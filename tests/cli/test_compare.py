@@ -64,3 +64,51 @@ def test_control_characters_in_names_are_escaped(in_process, record):
     assert "Different loaders: \\x1b[31mred" in ran.out
     assert "[bold]loud" in ran.out
     assert "\x1b" not in ran.out
+
+
+# -- the gate of CI ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("after", "code", "word"),
+    [({"wait_s": 0.001}, 0, "Passed: "), ({"wait_s": 0.05}, 1, "Failed: slower"), ({"count": 4}, 4, "Inconclusive: ")],
+)
+def test_the_gate_has_an_exit_code_for_each_answer(in_process, record, after, code, word):
+    before, after = record("before.jsonl", wait_s=0.001), record("after.jsonl", **after)
+    ran = in_process("compare", before, after, "--fail-if-slower", "5%")
+    assert ran.code == code
+    assert word in ran.out
+
+
+def test_folders_are_several_runs_of_each(in_process, record, tmp_path):
+    for folder, wait_s in (("main", 0.001), ("branch", 0.004)):
+        (tmp_path / folder).mkdir()
+        for number in range(3):
+            record(f"{folder}/{number}.jsonl", wait_s=wait_s + number * 1e-5)
+        record(f"{folder}/0.rank1.jsonl", wait_s=9.0)
+    ran = in_process("compare", "main", "branch", "--fail-if-slower", "0.05", "--json")
+    assert (ran.code, ran.json["gate"]) == (1, "slower")
+    assert ran.json["names"] == ["main", "branch"]
+    assert [len(side) for side in ran.json["files"]] == [3, 3]
+    assert not any("One run each" in note for note in ran.json["notes"])
+
+
+def test_files_of_the_same_name_are_distinguished_by_their_folders(in_process, record, tmp_path):
+    for folder in ("main", "branch"):
+        (tmp_path / folder).mkdir()
+    files = record("main/run.jsonl", wait_s=0.03), record("branch/run.jsonl", wait_s=0.001)
+    assert "Better: branch/run.jsonl runs at" in " ".join(in_process("compare", *files).out.split())
+
+
+@pytest.mark.parametrize("share", ["5", "0", "-5%", "100%", "much", "5%%"])
+def test_what_is_no_share_is_refused(in_process, pair, share):
+    ran = in_process("compare", *pair, f"--fail-if-slower={share}")
+    assert ran.code == 2
+    assert "Write 5% or 0.05" in ran.err
+
+
+def test_an_empty_folder_is_refused(in_process, pair, tmp_path):
+    (tmp_path / "empty").mkdir()
+    ran = in_process("compare", pair[0], "empty")
+    assert ran.code == 2
+    assert "has no recordings" in ran.err

@@ -12,12 +12,15 @@ from tests.support.report_runs import empty, healthy, stalling, torch_run
 
 from penstock.errors import RecordingError
 from penstock.report.compare import (
+    Comparison,
     compare,
     comparison_document,
     comparison_markdown,
     comparison_sentence,
     comparison_text,
+    gate,
 )
+from penstock.verify.measures import Measure
 
 
 def noisy(seed, scale=1.0, steps=300):
@@ -140,3 +143,68 @@ def test_the_json_has_every_measure_with_its_ratio():
     assert document["measures"][0]["name"] == "rate"
     assert document["measures"][0]["ratio"] == pytest.approx(0.4, rel=0.05)
     assert document["measures"][1]["ratio"] is None  # the first run does not wait
+
+
+# -- several runs, and the gate of CI ------------------------------------------------------------------------------
+
+
+def varied(rng, scale, steps=300, run_spread=0.01):
+    """Return a run whose steps vary by 30%, and its mean by 1% from run to run."""
+    recording = torch_run(batches=steps, workers=1, fetch_s=0.01)
+    scale *= rng.lognormvariate(0, run_spread)
+    timed = [
+        msgspec.structs.replace(step, wait_s=0.1 * scale * rng.lognormvariate(0, 0.3), step_s=0.05 * scale)
+        for step in recording.steps
+    ]
+    return replace(recording, steps=tuple(timed), fetches=())
+
+
+def gated(seed, slowdown, share=0.05):
+    rng = random.Random(seed)
+    before, after = ([varied(rng, scale) for _ in range(5)] for scale in (1.0, 1 / (1 - slowdown)))
+    return gate(compare(before, after), share).answer
+
+
+def test_a_slowdown_by_5_percent_is_caught_in_19_of_20_trials():
+    assert sum(gated(seed, 0.05) == "slower" for seed in range(20)) >= 19
+
+
+def test_at_most_one_of_20_trials_without_a_change_fails():
+    answers = [gated(100 + seed, 0.0) for seed in range(20)]
+    assert answers.count("slower") <= 1
+    assert answers.count("passed") >= 15
+
+
+def rated(low, high):
+    rate = Measure(name="rate", unit="samples/s", a=1.0, b=1.0, low=low, high=high, answer="inconclusive")
+    return Comparison(measures=(rate,), notes=())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "answer"),
+    [
+        (0.96, 1.02, "passed"),
+        (0.96, 0.98, "passed"),  # slower, but not by 5%
+        (1.20, 1.40, "passed"),
+        (0.80, 0.90, "slower"),
+        (0.94, 0.99, "slower"),  # slower, and 5% is not excluded
+        (0.94, 1.01, "inconclusive"),
+        (None, None, "inconclusive"),
+    ],
+)
+def test_the_gate_goes_by_the_interval(low, high, answer):
+    assert gate(rated(low, high), 0.05).answer == answer
+
+
+def test_the_variation_between_runs_widens_the_interval():
+    rng = random.Random(5)
+    alike, varying = ([varied(rng, 1.0, run_spread=spread) for _ in range(3)] for spread in (0.0, 0.2))
+    width = [rate.high - rate.low for rate in (compare(alike, runs).measures[0] for runs in (alike, varying))]
+    assert width[1] > 2 * width[0]
+
+
+def test_the_names_of_the_files_are_in_sentence_and_table():
+    comparison = compare(stalling(), healthy(), ("main.jsonl", "branch.jsonl"))
+    assert "branch.jsonl runs at" in comparison_sentence(comparison)
+    assert "| main.jsonl | branch.jsonl | ratio |" in comparison_markdown(comparison)
+    assert comparison_document(comparison)["names"] == ["main.jsonl", "branch.jsonl"]

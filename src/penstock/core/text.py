@@ -74,7 +74,7 @@ _GLYPHS = {
     "°": " deg",
     "Σ": "sum ",
 }
-"""What Penstock prints besides ASCII, and what stands for it. The same width where tables depend on it."""
+"""The characters that Penstock prints besides ASCII, each with the text that replaces it."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from penstock.core.format import format_duration, format_number
+from penstock.core.format import format_duration, format_number, format_percent
 from penstock.core.types import Floats
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import printable
@@ -19,6 +19,7 @@ from penstock.recording.format import PROFILED_PHASES
 from penstock.recording.reader import Recording
 from penstock.report.run_summary import SAMPLER, loader_name, outer_phase, phase_means
 from penstock.report.text import escape_markdown, table
+from penstock.verify.judge import judge
 from penstock.verify.measures import (
     MIN_BLOCKS,
     Answer,
@@ -44,6 +45,8 @@ class Comparison:
 
     measures: tuple[Measure, ...]
     notes: tuple[str, ...]
+    names: tuple[str, str] = ("a", "b")
+    """What the runs are called, such as their files."""
 
     @property
     def answer(self) -> Answer:
@@ -51,23 +54,44 @@ class Comparison:
         return self.measures[0].answer
 
 
-def compare(a: Recording, b: Recording) -> Comparison:
-    """Compare the loader that took most of the time of run a with the loader of the same name in run b."""
-    left = main_loader(a, "the first recording")
-    right = same_loader(b, left.loader, "the second recording")
-    size_a, size_b = left.loop.samples_per_batch, right.loop.samples_per_batch
-    known = not np.isnan(size_a) and not np.isnan(size_b)
-    same = known and abs(size_b / size_a - 1) < SAME_BATCH
-    pair = _RunPair(left, right, per_sample=known and not same)
-    return Comparison(measures=tuple(_measures(pair, known)), notes=tuple(_notes(pair, known)))
+Runs = Recording | Sequence[Recording]
+"""The recording of a run, or those of several runs of the same training."""
+
+
+def compare(a: Runs, b: Runs, names: tuple[str, str] = ("a", "b")) -> Comparison:
+    """Compare the loader that took most of the time of run a with the loader of the same name in run b.
+
+    With several runs of each, their steps are taken together, and the interval of the rate includes the variation
+    between runs, as in `penstock verify`.
+    """
+    first, *others = (a,) if isinstance(a, Recording) else a
+    left = main_loader(first, f"the recording {names[0]}" if names[0] != "a" else "the first recording")
+    called = f"the recording {names[1]}" if names[1] != "b" else "the second recording"
+    lefts = (left, *(same_loader(run, left.loader, called) for run in others))
+    rights = [same_loader(run, left.loader, called) for run in ((b,) if isinstance(b, Recording) else b)]
+    sizes = [[run.loop.samples_per_batch for run in runs] for runs in (lefts, rights)]
+    known = not np.isnan(sizes[0] + sizes[1]).any()
+    same = known and abs(sizes[1][0] / sizes[0][0] - 1) < SAME_BATCH
+    pair = _RunPair(lefts, tuple(rights), per_sample=known and not same)
+    return Comparison(measures=tuple(_measures(pair, known)), notes=tuple(_notes(pair, known)), names=names)
 
 
 @dataclass(frozen=True, slots=True)
 class _RunPair:
-    left: Evidence
-    right: Evidence
+    lefts: tuple[Evidence, ...]
+    rights: tuple[Evidence, ...]
     per_sample: bool
     """Whether times are per sample, because the batch sizes differ."""
+
+    @property
+    def left(self) -> Evidence:
+        """The first of the runs before."""
+        return self.lefts[0]
+
+    @property
+    def right(self) -> Evidence:
+        """The first of the runs after."""
+        return self.rights[0]
 
     @property
     def unit(self) -> str:
@@ -79,12 +103,18 @@ class _RunPair:
 
 def _measures(pair: _RunPair, known: bool) -> Iterator[Measure]:
     def both(top: _Column, bottom: _Column) -> tuple[RunMeasure, RunMeasure]:
-        left, right = (RunMeasure(top(run), bottom(run), run.settings.num_workers) for run in (pair.left, pair.right))
+        left, right = (_together([*_each(runs, top, bottom)]) for runs in (pair.lefts, pair.rights))
         return left, right
 
     counts = batch_samples if known else _ones
     per = batch_samples if pair.per_sample else _ones
-    yield measure("rate", "samples/s" if known else "batches/s", *both(counts, batch_seconds), more_is_better=True)
+    rate = measure("rate", "samples/s" if known else "batches/s", *both(counts, batch_seconds), more_is_better=True)
+    if len(pair.lefts) + len(pair.rights) > 2:
+        lefts, rights = ([*_each(runs, counts, batch_seconds)] for runs in (pair.lefts, pair.rights))
+        found = judge(lefts, rights)
+        a, b = found.before_samples_s, found.after_samples_s
+        rate = replace(rate, a=a, b=b, low=found.low, high=found.high, answer=found.answer)
+    yield rate
     yield measure("share waiting", "share", *both(_wait, batch_seconds))
     yield measure("wait", pair.unit, *both(_wait, per))
     yield measure("step", pair.unit, *both(lambda run: run.loop.busy_s, per))
@@ -97,6 +127,18 @@ def _measures(pair: _RunPair, known: bool) -> Iterator[Measure]:
     if pair.left.workers.fetches and pair.right.workers.fetches:
         fetched = partial(_fetched, pair.per_sample)
         yield measure("worker", pair.unit, *both(lambda run: run.workers.fetch_s, fetched))
+
+
+def _each(runs: Sequence[Evidence], top: _Column, bottom: _Column) -> Iterator[RunMeasure]:
+    return (RunMeasure(top(run), bottom(run), run.settings.num_workers) for run in runs)
+
+
+def _together(runs: Sequence[RunMeasure]) -> RunMeasure:
+    """Return the steps of several runs as those of one."""
+    top, bottom = (
+        np.concatenate(columns) for columns in zip(*((r.numerator, r.denominator) for r in runs), strict=True)
+    )
+    return RunMeasure(top, bottom, max(run.workers for run in runs))
 
 
 def _wait(run: Evidence) -> Floats:
@@ -142,25 +184,60 @@ def _notes(pair: _RunPair, known: bool) -> Iterator[str]:
     if pair.per_sample:
         sizes = f"{left.loop.samples_per_batch:.3g} and {right.loop.samples_per_batch:.3g}"
         yield f"Batches of {sizes}: times are per sample."
-    for which, run in (("first", left), ("second", right)):
+    for which, run in (*(("first", run) for run in pair.lefts), *(("second", run) for run in pair.rights)):
         workers = run.settings.num_workers
         if len(run.loop.steps) // max(workers, 1) < MIN_BLOCKS:
             yield (
                 f"The {which} run is too short to judge: {len(run.loop.steps)} steps with {workers} workers; record "
                 f"{MIN_BLOCKS} batches per worker or more."
             )
-    yield "One run each: the variation between runs with the same settings is not in the intervals."
+    if len(pair.lefts) + len(pair.rights) == 2:
+        yield "One run each: the variation between runs with the same settings is not in the intervals."
+
+
+# -- the gate of CI ------------------------------------------------------------------------------------------------
+
+GateAnswer = Literal["passed", "slower", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Whether the runs after are slower than those before by a given share, or more."""
+
+    answer: GateAnswer
+    sentence: str
+
+
+def gate(comparison: Comparison, share: float) -> Gate:
+    """Return the answer of `--fail-if-slower`, by the interval of the ratio of the rates.
+
+    1. It lies wholly above 1 - share: passed, a slowdown of that share is excluded.
+    2. It lies wholly below 1 and reaches down to 1 - share: slower, and a slowdown of that share is not excluded.
+    3. It holds both 1 and 1 - share, or is not known: inconclusive.
+    """
+    rate, limit = comparison.measures[0], 1 - share
+    if rate.low is None or rate.high is None:
+        return Gate(answer="inconclusive", sentence="Inconclusive: too little was recorded for an interval.")
+    span = f"the rate is {rate.low:.3f} to {rate.high:.3f} times that before"
+    if rate.low > limit:
+        return Gate(answer="passed", sentence=f"Passed: not slower by {format_percent(share)} or more; {span}.")
+    if rate.high < 1:
+        return Gate(answer="slower", sentence=f"Failed: slower, perhaps by {format_percent(share)} or more; {span}.")
+    return Gate(
+        answer="inconclusive",
+        sentence=f"Inconclusive: neither no change nor a slowdown by {format_percent(share)} is excluded; {span}. "
+        "Record longer, or several runs of each.",
+    )
 
 
 # -- text ----------------------------------------------------------------------------------------------------------
-
-_COLUMNS = ("", "a", "b", "b/a", "95%", "")
 
 
 def comparison_text(comparison: Comparison) -> Group:
     """Return the answer, the table and the notes for a terminal."""
     rows = (_row(found) for found in comparison.measures)
-    grid = table(_title(comparison), _COLUMNS, rows, right=_COLUMNS[1:5])
+    columns = ("", *comparison.names, "ratio", "95%", "")
+    grid = table(_title(comparison), columns, rows, right=columns[1:5])
     lines = (comparison_sentence(comparison), *comparison.notes)
     sentence, *notes = (Text(printable(line)) for line in lines)
     return Group(sentence, Text(), grid, *notes)
@@ -170,12 +247,20 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as plain values for JSON."""
     measures = [{**asdict(found), "ratio": found.ratio} for found in comparison.measures]
     answer, sentence = comparison.answer, comparison_sentence(comparison)
-    return {"answer": answer, "sentence": sentence, "measures": measures, "notes": list(comparison.notes)}
+    names = list(comparison.names)
+    return {
+        "names": names,
+        "answer": answer,
+        "sentence": sentence,
+        "measures": measures,
+        "notes": list(comparison.notes),
+    }
 
 
 def comparison_markdown(comparison: Comparison) -> str:
     """Return the answer, the table and the notes as Markdown."""
-    rows = [f"| {_title(comparison)} | a | b | b/a | 95% | |", "|---|--:|--:|--:|--:|---|"]
+    a, b = map(escape_markdown, comparison.names)
+    rows = [f"| {_title(comparison)} | {a} | {b} | ratio | 95% | |", "|---|--:|--:|--:|--:|---|"]
     rows += [f"| {' | '.join(escape_markdown(cell) for cell in _row(found))} |" for found in comparison.measures]
     notes = "\n".join(f"- {escape_markdown(note)}" for note in comparison.notes)
     return f"{comparison_sentence(comparison)}\n\n" + "\n".join(rows) + f"\n\n{notes}\n"
@@ -183,13 +268,13 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 def comparison_sentence(comparison: Comparison) -> str:
     """Return a sentence on the difference of the rates."""
-    rate = comparison.measures[0]
+    rate, (a, b) = comparison.measures[0], comparison.names
     if rate.low is None or rate.high is None or rate.ratio is None:
         return "Inconclusive: too little was recorded to distinguish the runs."
     span = f"{rate.low:.2f} to {rate.high:.2f}"
     if rate.answer == "inconclusive":
-        return f"Inconclusive: b runs at {rate.ratio:.2f}× the rate of a, but 95% of the resamples lie in {span}."
-    return f"{rate.answer.capitalize()}: b runs at {rate.ratio:.2f}× the rate of a (95%: {span})."
+        return f"Inconclusive: {b} runs at {rate.ratio:.2f}× the rate of {a}, but 95% of the resamples lie in {span}."
+    return f"{rate.answer.capitalize()}: {b} runs at {rate.ratio:.2f}× the rate of {a} (95%: {span})."
 
 
 def _title(comparison: Comparison) -> str:
