@@ -46,7 +46,7 @@ class Comparison:
     measures: tuple[Measure, ...]
     notes: tuple[str, ...]
     names: tuple[str, str] = ("a", "b")
-    """What the runs are called, such as their files."""
+    """The names of both sides, such as those of their files."""
 
     @property
     def answer(self) -> Answer:

@@ -16,7 +16,8 @@ from penstock.watcher.hooks import install
 from penstock.watcher.rank_files import claim, rank_and_world
 from penstock.watcher.script.autostart import COMPUTE_PROBE, STOP_FILE
 from penstock.watcher.session import Sink
-from penstock.watcher.sinks.terminal import LiveLines, stderr_is_terminal
+from penstock.watcher.sinks.suspicion import SuspicionLines
+from penstock.watcher.sinks.terminal import stderr_is_terminal
 from penstock.watcher.start import WatchedRun
 
 _WATCHER_FOLDER = str(Path(__file__).parent)
@@ -28,7 +29,7 @@ def record_this_process(job: Mapping[str, Any]) -> None:
     path = claim(Path(job["folder"]), Path(job["record"]), rank)
     sinks: list[Sink] = []
     if job["live"] and rank == 0 and stderr_is_terminal():
-        sinks.append(LiveLines(slow_s=job["slow_s"]))
+        sinks.append(SuspicionLines(slow_s=job["slow_s"]))
     stop_file = Path(job["folder"]) / STOP_FILE
     if job.get("steps") and rank == 0:
         sinks.append(_StepLimit(stop_file, job["steps"]))

@@ -13,16 +13,17 @@ RECENT = 16
 """Number of latest slow batches that a guess is based on."""
 FULL = 0.75
 """Share of the other workers' tasks that are ready at least, if those workers wait for the awaited one."""
+MIN_AGREEING = 3
 EMPTY = 0.1
 """Share of the other workers' tasks that are ready at most, if all workers are behind."""
 
 
 class StallGuess(NamedTuple):
-    """A guessed kind of stall, and how many of the latest stalls agree."""
+    """A guessed kind of stall."""
 
     kind: Kind
-    score: float
-    """Agreeing / (all + 1) of the last 16 slow batches: 0.5 for the first, which may be chance, 0.94 for sixteen."""
+    sure: bool
+    """Whether three or more of the latest slow batches, and two thirds of them, agree: one may be chance."""
 
 
 class StallHistory:
@@ -51,15 +52,15 @@ class StallHistory:
             return None
         if ready_share <= EMPTY:
             agreeing = sum(share is not None and share <= EMPTY for share, _ in self._recent)
-            return StallGuess("all workers behind", self._score(agreeing))
+            return StallGuess("all workers behind", self._is_sure(agreeing))
         awaited_workers = [worker for share, worker in self._recent if share is not None and share >= FULL]
         same_worker = awaited_workers.count(step.worker)
         if 2 * same_worker > len(awaited_workers):
-            return StallGuess("lagging worker", self._score(same_worker))
-        return StallGuess("heavy batch", self._score(len(awaited_workers)))
+            return StallGuess("lagging worker", self._is_sure(same_worker))
+        return StallGuess("heavy batch", self._is_sure(len(awaited_workers)))
 
-    def _score(self, agreeing: int) -> float:
-        return agreeing / (len(self._recent) + 1)
+    def _is_sure(self, agreeing: int) -> bool:
+        return agreeing >= MIN_AGREEING and 3 * agreeing >= 2 * len(self._recent)
 
     def _ready_share(self, step: StepLine) -> float | None:
         """Return the ready batches as a share of the tasks of all workers but the awaited one; None if not known."""

@@ -58,15 +58,18 @@ def test_the_line_of_a_slow_batch_names_the_awaited_worker_and_the_ready_batches
     run = Run()
     run.steps(38)
     run.step(wait_s=20.69, ready=372, worker=6)
-    assert run.lines("[SLOW") == ["[SLOW BATCH #38] 20.69s waiting on worker 6 · ready 372/384 · lagging worker (0.50)"]
+    assert run.lines("[SLOW") == [
+        "[SLOW BATCH #38] 20.69s waiting on worker 6 · ready 372/384 · perhaps lagging worker"
+    ]
 
 
-def test_sixteen_stalls_on_the_same_worker_raise_the_score():
+def test_the_guess_is_certain_from_the_third_stall_on_the_same_worker():
     run = Run()
     for _ in range(16):
         run.steps(31)
         run.step(wait_s=20.0, ready=372, worker=31)
-    assert run.lines("[SLOW")[-1].endswith("lagging worker (0.94)")
+    guesses = [line.rpartition(" · ")[2] for line in run.lines("[SLOW")]
+    assert guesses == ["perhaps lagging worker"] * 2 + ["lagging worker"] * 14
 
 
 def test_all_other_batches_ready_and_another_worker_each_time_means_heavy_batches():
@@ -74,7 +77,7 @@ def test_all_other_batches_ready_and_another_worker_each_time_means_heavy_batche
     for worker in (3, 17, 8, 29):
         run.steps(31)
         run.step(wait_s=20.0, ready=372, worker=worker)
-    assert run.lines("[SLOW")[-1].endswith("heavy batch (0.80)")
+    assert run.lines("[SLOW")[-1].endswith(" · heavy batch")
 
 
 def test_nothing_ready_means_all_workers_are_behind():
@@ -83,15 +86,15 @@ def test_nothing_ready_means_all_workers_are_behind():
         run.steps(31)
         run.step(wait_s=20.0, ready=0, worker=31)
     last = run.lines("[SLOW")[-1]
-    assert last == "[SLOW BATCH #63] 20.00s waiting on worker 31 · ready 0/384 · all workers behind (0.67)"
+    assert last == "[SLOW BATCH #63] 20.00s waiting on worker 31 · ready 0/384 · perhaps all workers behind"
 
 
-def test_stalls_that_disagree_lower_the_score():
+def test_stalls_that_disagree_leave_the_guess_open():
     run = Run()
     for ready in (0, 0, 372):
         run.steps(31)
         run.step(wait_s=20.0, ready=ready, worker=31)
-    assert run.lines("[SLOW")[-1].endswith("lagging worker (0.25)")
+    assert run.lines("[SLOW")[-1].endswith(" · perhaps lagging worker")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_no_cause_is_guessed_from_unknown_or_unclear_counts(known):
     run.steps(38)
     run.step(wait_s=20.0, **known)
     (line,) = run.lines("[SLOW")
-    assert not line.endswith(")")
+    assert not any(word in line for word in ("behind", "lagging", "heavy"))
 
 
 def test_without_workers_no_worker_is_named():

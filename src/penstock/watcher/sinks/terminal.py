@@ -7,6 +7,7 @@ from collections.abc import Callable
 from math import inf
 
 from penstock.core.format import format_short
+from penstock.core.text import encodable
 from penstock.errors import printable
 from penstock.recording.format import AnyLine, LoaderLine, StepLine
 from penstock.watcher.rank_files import rank_and_world
@@ -27,6 +28,8 @@ def stderr_is_terminal() -> bool:
 
 def print_above_bars(text: str) -> None:
     """Print to stderr, above the progress bars of tqdm. The bars of rich need nothing: they replace stderr."""
+    if sys.stderr is not None:
+        text = encodable(text, sys.stderr.encoding or "ascii")
     bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
     if bars is not None and len(getattr(bars, "_instances", ())):
         bars.write(text, file=sys.stderr)
@@ -104,7 +107,7 @@ class LiveLines(AsyncSink):
             return
         parts = [slow_line(step, window)]
         if guess is not None:
-            parts.append(f"{guess.kind} ({guess.score:.2f})")
+            parts.append(guess.kind if guess.sure else f"perhaps {guess.kind}")
         if len(self._windows) > 1 and window.name:
             parts.append(printable(window.name))
         text = " · ".join(parts)
