@@ -5,6 +5,7 @@ import functools
 import gc
 import io
 import itertools
+import linecache
 import logging
 import os
 import pickle
@@ -165,6 +166,27 @@ def test_other_names_in_the_iterated_expression_are_not_used(hooked):
     list(pass_on(tqdm.tqdm(passed_on, disable=bool(steps))))
     names = [line.name for line in hooked.sink.lines_of(LoaderLine)]
     assert names == ["in_bar", "sliced", "", "", "", "train", "loaders", "first_batch", "unpacked", "batches"]
+
+
+def made_of(dataset):
+    return DataLoader(dataset)
+
+
+def one_of(loader):
+    return loader
+
+
+def test_a_variable_gives_its_name_only_if_it_holds_the_loader(hooked):
+    dataset, my_loader = TensorDataset(torch.zeros(3)), loader_of(3)
+    for _ in made_of(dataset):
+        pass
+    for _ in one_of(my_loader):
+        pass
+    namespace = {"one_of": one_of, "made_of": made_of, "data": loader_of(3), "train_loader": dataset}
+    code = "for _ in one_of(data): pass\nfor _ in made_of(train_loader): pass\n"
+    linecache.cache["<script>"] = (len(code), None, code.splitlines(keepends=True), "<script>")
+    exec(compile(code, "<script>", "exec"), namespace)
+    assert [line.name for line in hooked.sink.lines_of(LoaderLine)] == ["", "my_loader", "data", ""]
 
 
 def test_a_loader_has_no_name_in_code_without_source(hooked):

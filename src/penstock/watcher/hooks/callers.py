@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dis
 import linecache
+import re
 import sys
 from types import FrameType
 
@@ -20,10 +21,20 @@ _ITERATE_SEVERAL = frozenset({"zip", "zip_longest", "chain", "product", "map", "
 """Calls that iterate over any of their arguments, or not over the first."""
 
 
-def iterated_name() -> str:
-    """Return the script's name for the loader it iterates over; "" if other code lies between or it has none.
+_ITERATE_ARGUMENT = frozenset({"enumerate", "iter", "list", "tuple", "islice", "cycle", "tqdm", "track"})
+"""Calls that iterate over their first argument."""
+_LOADER_NAME = re.compile(
+    r"load|batches|iter|(^|_)(dl|train|training|val|valid|validation|test|eval)(_|$|\d)", re.IGNORECASE
+)
+"""Names of variables that hold a loader, for where the variable itself cannot be read. `train_set` is none."""
 
-    Only the source is read: access to a frame's variables would keep them alive and change what locals() returned.
+
+def iterated_name(loader: object) -> str:
+    """Return the name of the variable in which the script holds the loader it iterates over.
+
+    It is "" if other code lies between, or if the variable holds something else, such as the dataset in
+    `make_batches(dataset)`. Local variables are not read before Python 3.13, because that would keep them alive and
+    change what `locals()` returned; there, the name itself must be that of a loader.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_SKIPPED_PACKAGES):
@@ -31,7 +42,11 @@ def iterated_name() -> str:
     if frame is None or "site-packages" in frame.f_code.co_filename:
         return ""
     try:
-        return _name(ast.parse(f"({_expression(frame)})", mode="eval").body)
+        expression = ast.parse(f"({_expression(frame)})", mode="eval").body
+        variable = _variable(expression)
+        if variable is None or (_calls_unknown(expression) and not _holds(variable, frame, loader)):
+            return ""
+        return _name(variable)
     except Exception:  # there is no source, or it has changed since it was imported
         return ""
 
@@ -56,25 +71,61 @@ def _expression(frame: FrameType) -> str:
     return b"".join(lines).decode()
 
 
-def _name(node: ast.expr) -> str:
-    """Return the name of the variable, attribute or key that an expression reads the loader from; "" if it has none."""
+def _variable(node: ast.expr) -> ast.expr | None:
+    """Return the variable, attribute or item that an expression reads the loader from; None if there is none."""
     match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case ast.Subscript(slice=ast.Constant(value=str(name))):  # loaders["train"]
-            return name
+        case ast.Name() | ast.Attribute() | ast.Subscript(slice=ast.Constant()):  # loaders["train"]
+            return node
         case ast.Subscript(value=inner) | ast.Starred(value=inner):
-            return _name(inner)
+            return _variable(inner)
         case ast.Call(func=function, args=arguments):
-            return _name_in_call(_name(function), [each for each in arguments if not isinstance(each, ast.Constant)])
+            others = [each for each in arguments if not isinstance(each, ast.Constant)]
+            called = _name(function)  # tqdm(enumerate(loader, 1)); a loader that is made in the expression has no name
+            if not others or called.endswith("Loader") or (called in _ITERATE_SEVERAL and len(others) > 1):
+                return None
+            return _variable(others[0])
+    return None
+
+
+def _calls_unknown(expression: ast.expr) -> bool:
+    """Return whether the expression calls a function that may return another iterable than its argument."""
+    return any(
+        isinstance(node, ast.Call) and _name(node.func) not in _ITERATE_ARGUMENT for node in ast.walk(expression)
+    )
+
+
+def _name(node: ast.expr) -> str:
+    """Return the name of a variable, an attribute or a key; that of the list for an item with a number."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+            return name
+        case ast.Subscript(value=inner):
+            return _name(inner)
     return ""
 
 
-def _name_in_call(called: str, arguments: list[ast.expr]) -> str:
-    """Return the name in a call such as `tqdm(enumerate(name, 1))`; "" for a loader that is made in the expression."""
-    if called.endswith("Loader") or (called in _ITERATE_SEVERAL and len(arguments) > 1):
-        return ""
-    return _name(arguments[0]) if arguments else called
+def _holds(variable: ast.expr, frame: FrameType, loader: object) -> bool:
+    """Return whether the variable holds the loader; where it cannot be read, whether its name is that of a loader."""
+    try:
+        return _value(variable, frame) is loader
+    except LookupError:
+        return _LOADER_NAME.search(_name(variable)) is not None
+
+
+def _value(node: ast.expr, frame: FrameType) -> object:
+    """Return the value of a variable without running code of the script; LookupError if it cannot be read."""
+    match node:
+        case ast.Name(id=name) if name in frame.f_code.co_names:  # a global one
+            return frame.f_globals[name]
+        case ast.Name(id=name) if sys.version_info >= (3, 13):
+            return frame.f_locals[name]
+        case ast.Attribute(value=inner, attr=name):
+            return getattr(_value(inner, frame), "__dict__", {})[name]
+        case ast.Subscript(value=inner, slice=ast.Constant(value=key)):
+            held = _value(inner, frame)
+            if type(held) in (dict, list, tuple):
+                return held[key]  # type: ignore[index]
+    raise LookupError
 
 
 def called_by_watch() -> bool:

@@ -54,7 +54,9 @@ class _WeakTorchLoaderView(TorchLoaderView):
     """The view of a torch DataLoader of the script, which does not keep the loader alive."""
 
     def __init__(self, loader: Any, number: int, run: WatchedRun) -> None:
-        super().__init__(weakref.proxy(loader), number, iterated_name(), run.worker_files, run.session.clock_start)
+        super().__init__(
+            weakref.proxy(loader), number, iterated_name(loader), run.worker_files, run.session.clock_start
+        )
         self.epochs = 0
         """The number of epochs that were begun."""
 
@@ -151,7 +153,7 @@ class _WeakPenstockLoaderView(PenstockLoaderView):
     """The view of a penstock.Loader of the script, which does not keep the loader alive."""
 
     def __init__(self, loader: Any, number: int) -> None:
-        super().__init__(weakref.proxy(loader), number, iterated_name())
+        super().__init__(weakref.proxy(loader), number, iterated_name(loader))
         self.epochs = 0
         """The number of epochs that were begun."""
         self._loader_ref = weakref.ref(loader)

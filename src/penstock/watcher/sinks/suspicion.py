@@ -39,7 +39,7 @@ IN_TIME = "data arrives in time"
 
 @dataclass(slots=True)
 class _Loader:
-    """What is known of one loader."""
+    """The steps of one loader since the last evaluation, and what it seems to wait for."""
 
     window: BatchWindow
     stalls: StallHistory
