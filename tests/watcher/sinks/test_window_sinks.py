@@ -3,8 +3,9 @@ import json
 
 import pytest
 
+from penstock.errors import SettingError
 from penstock.recording.format import LoaderLine, LoaderSetting, StepLine
-from penstock.watcher.sinks import JsonLines, MetricSink, TensorBoard
+from penstock.watcher.sinks import JsonLines, MetricSink, MLflow, TensorBoard
 
 
 def step(batch, number=0):
@@ -99,3 +100,39 @@ def test_nothing_is_written_after_the_receiver_has_failed():
     run = BrokenLog()
     feed(MetricSink(run, window=3))
     assert [step for step, _ in run.rows] == [3]
+
+
+@pytest.fixture
+def mlflow(tmp_path, monkeypatch):
+    """Return MLflow with a store of its own."""
+    module = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    module.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    yield module
+    module.end_run()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_mlflow_has_one_point_per_window_in_the_active_run(mlflow):
+    with mlflow.start_run() as run:
+        feed(MLflow(window=2))
+        assert mlflow.active_run().info.run_id == run.info.run_id
+    client = mlflow.MlflowClient()
+    assert set(client.get_run(run.info.run_id).data.metrics) == set(NUMBERS)
+    points = client.get_metric_history(run.info.run_id, "penstock/train/wait_mean_s")
+    assert [(point.step, point.value) for point in points] == [(2, 0.5), (4, 0.5)]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_mlflow_gets_names_that_it_takes(mlflow):
+    run = mlflow.MlflowClient().create_run("0")
+    sink = MLflow(run.info.run_id, window=1)
+    sink.put(LoaderLine(loader=0, name="loaders[0] µ"))
+    sink.put(step(0))
+    sink.close()
+    assert "penstock/loaders_0_ _/wait_mean_s" in mlflow.get_run(run.info.run_id).data.metrics
+
+
+def test_mlflow_without_an_active_run_is_refused(mlflow):
+    with pytest.raises(SettingError, match="no run of MLflow is active"):
+        MLflow()

@@ -6,14 +6,17 @@ import socket
 import socketserver
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
 
+import numpy as np
+
 from penstock.errors import SettingError
-from penstock.recording.format import AnyLine, HopsLine, LoaderLine, StepLine, is_profiled_phase
+from penstock.recording.format import AnyLine, FetchLine, HopsLine, LoaderLine, StepLine, is_profiled_phase
+from penstock.watcher.rank_files import rank_and_world
 from penstock.watcher.sinks.async_sink import AsyncSink
 from penstock.watcher.window import BatchWindows
 
@@ -29,25 +32,40 @@ METRICS = {
     "ready_batches": ("gauge", "Batches that had arrived when the training loop last requested one."),
     "outstanding_batches": ("gauge", "Batches that workers had been given and the training loop had not taken."),
     "workers": ("gauge", "Worker processes of the loader."),
+    "worker_awaited_seconds_total": ("counter", "Time that the training loop waited for batches of this worker."),
 }
 """Name without the prefix "penstock_" → type and help text."""
+SUMMARIES = {
+    "batch_wait_seconds": "Wait for a batch; quantiles over the latest 256 batches.",
+    "batch_step_seconds": "Work of the training loop on a batch; quantiles over the latest 256 batches.",
+    "worker_batch_seconds": "Time of a worker for a batch; quantiles over its latest 256 batches.",
+}
+"""The same for metrics of type summary."""
+QUANTILES = (0.5, 0.9, 0.99)
+LATEST = 256
+"""Values that the quantiles are computed from: a scrape every 15 s sees most batches of most trainings."""
 REQUEST_TIMEOUT_S = 5.0
 """Seconds after which the connection of a silent client is closed."""
 
 
 class Prometheus(AsyncSink):
-    """A sink that serves sums and gauges over HTTP, from its construction to the end of the run.
+    """A sink that serves sums, gauges and quantiles over HTTP, from its construction to the end of the run.
+
+    Every series has the labels `loader` and `rank`, those of workers also `worker`. docs/grafana.json is a dashboard
+    for them.
 
     Port 0 chooses a free port, which the attribute `port` gives. Each rank of a machine needs a port of its own. The
     host "" listens on all network interfaces.
     """
 
-    line_types: ClassVar[tuple[type, ...]] = (LoaderLine, StepLine, HopsLine)
+    line_types: ClassVar[tuple[type, ...]] = (LoaderLine, StepLine, HopsLine, FetchLine)
 
     def __init__(self, port: int, host: str = "127.0.0.1", *, slow_s: float | None = None) -> None:
         super().__init__()
         self._windows = BatchWindows(slow_s=slow_s)
+        self._rank = ("rank", str(rank_and_world()[0]))
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
+        self._summaries: dict[str, dict[Labels, _Summary]] = {name: {} for name in SUMMARIES}
         self._steps_since_profiled: Counter[int] = Counter()
         """Steps after the last profiled one, by loader; the next profiled step is counted for all of them."""
         self._lock = threading.Lock()
@@ -71,6 +89,8 @@ class Prometheus(AsyncSink):
                 self._set("ready_batches", line.loader, line.ready)
             elif isinstance(line, StepLine):
                 self._step(line)
+            elif isinstance(line, FetchLine):
+                self._observe("worker_batch_seconds", line.loader, line.fetch_s, ("worker", str(line.worker)))
 
     def finish(self) -> None:
         """Free the port, even if a forked worker still holds a copy of the socket."""
@@ -91,6 +111,10 @@ class Prometheus(AsyncSink):
         self._add("wait_seconds_total", step.loader, step.wait_s)
         self._add("step_seconds_total", step.loader, step.step_s)
         self._add("slow_batches_total", step.loader, slow)
+        self._observe("batch_wait_seconds", step.loader, step.wait_s)
+        self._observe("batch_step_seconds", step.loader, step.step_s)
+        if step.worker is not None and step.worker >= 0:
+            self._add("worker_awaited_seconds_total", step.loader, step.wait_s, ("worker", str(step.worker)))
         self._steps_since_profiled[step.loader] += 1
         weight = self._steps_since_profiled.pop(step.loader) if step.profiled else 0
         for phase, seconds in step.phases.items():
@@ -102,22 +126,56 @@ class Prometheus(AsyncSink):
             self._set("outstanding_batches", step.loader, step.outstanding)
 
     def _add(self, metric: str, loader: int, value: float, *labels: tuple[str, str]) -> None:
-        values, key = self._values[metric], (self._label(loader), *labels)
+        values, key = self._values[metric], (*self._labels(loader), *labels)
         values[key] = values.get(key, 0.0) + value
 
     def _set(self, metric: str, loader: int, value: float) -> None:
-        self._values[metric][(self._label(loader),)] = value
+        self._values[metric][self._labels(loader)] = value
 
-    def _label(self, loader: int) -> tuple[str, str]:
-        return "loader", self._windows.of(loader).name or f"loader{loader}"
+    def _observe(self, metric: str, loader: int, value: float, *labels: tuple[str, str]) -> None:
+        self._summaries[metric].setdefault((*self._labels(loader), *labels), _Summary()).add(value)
+
+    def _labels(self, loader: int) -> Labels:
+        return ("loader", self._windows.of(loader).name or f"loader{loader}"), self._rank
 
     def _lines(self) -> Iterator[str]:
         for metric, (kind, help_) in METRICS.items():
             yield f"# HELP penstock_{metric} {help_}"
             yield f"# TYPE penstock_{metric} {kind}"
             for labels, value in self._values[metric].items():
-                pairs = ",".join(f'{name}="{_escape(text)}"' for name, text in labels)
-                yield f"penstock_{metric}{{{pairs}}} {value!r}"
+                yield _sample(metric, labels, value)
+        for metric, help_ in SUMMARIES.items():
+            yield f"# HELP penstock_{metric} {help_}"
+            yield f"# TYPE penstock_{metric} summary"
+            for labels, summary in self._summaries[metric].items():
+                for quantile, value in zip(QUANTILES, summary.quantiles(), strict=True):
+                    yield _sample(metric, (*labels, ("quantile", str(quantile))), value)
+                yield _sample(f"{metric}_sum", labels, summary.sum)
+                yield _sample(f"{metric}_count", labels, summary.count)
+
+
+class _Summary:
+    """The sum and the number of some values, and the latest of them."""
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self.count = 0
+        self._latest: deque[float] = deque(maxlen=LATEST)
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.sum += value
+        self.count += 1
+        self._latest.append(value)
+
+    def quantiles(self) -> list[float]:
+        """Return the quantiles of the latest values, in the order of QUANTILES."""
+        return [float(value) for value in np.quantile(self._latest, QUANTILES)]
+
+
+def _sample(metric: str, labels: Labels, value: float) -> str:
+    pairs = ",".join(f'{name}="{_escape(text)}"' for name, text in labels)
+    return f"penstock_{metric}{{{pairs}}} {value!r}"
 
 
 class _MetricsServer(socketserver.ThreadingTCPServer):

@@ -1,4 +1,4 @@
-"""Sinks that write one summary per window of batches: JSON lines, Weights & Biases and similar loggers, TensorBoard.
+"""Sinks that write one summary per window of batches: JSON lines, Weights & Biases, TensorBoard, MLflow.
 
 They take `window`, the number of batches in a window, which is rounded up to whole rounds of the workers, and `slow_s`,
 the wait in seconds above which a batch counts as slow.
@@ -6,12 +6,15 @@ the wait in seconds above which a batch counts as slow.
 
 from __future__ import annotations
 
+import re
+import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
 
+from penstock.errors import SettingError
 from penstock.recording.format import AnyLine
 from penstock.watcher.sinks.async_sink import AsyncSink
 from penstock.watcher.window import BatchWindows, WindowSummary
@@ -114,6 +117,40 @@ class TensorBoard(WindowSink):
         """Add one point per number of the summary."""
         for tag, value in metrics(summary).items():
             self._writer.add_scalar(tag, value, summary.total)
+
+
+class MLflow(WindowSink):
+    """A sink that logs metrics to a run of MLflow: the active one, or that with `run_id`.
+
+    The run is found where the sink is made, because MLflow's active run belongs to the thread. The step is the number
+    of batches that the loader has delivered.
+    """
+
+    def __init__(self, run_id: str | None = None, *, window: int | None = None, slow_s: float | None = None) -> None:
+        super().__init__(window=window, slow_s=slow_s)
+        try:
+            import mlflow
+        except ImportError as error:
+            raise SettingError("mlflow is not installed", advice="Install it: pip install mlflow") from error
+        active = mlflow.active_run() if run_id is None else None
+        if run_id is None and active is None:
+            raise SettingError("no run of MLflow is active", advice="Call mlflow.start_run() first, or give run_id")
+        self._client = mlflow.MlflowClient()
+        self._metric = mlflow.entities.Metric
+        self._run_id = run_id if active is None else active.info.run_id
+
+    def write(self, summary: WindowSummary) -> None:
+        """Log all numbers of the summary with one request."""
+        now_ms = int(time.time() * 1000)
+        found = [
+            self._metric(_MLFLOW_REFUSES.sub("_", name), value, now_ms, summary.total)
+            for name, value in metrics(summary).items()
+        ]
+        self._client.log_batch(self._run_id, metrics=found)
+
+
+_MLFLOW_REFUSES = re.compile(r"[^\w\-./ :]", re.ASCII)
+"""Characters that the name of a metric may not have in MLflow."""
 
 
 def metrics(summary: WindowSummary) -> dict[str, float]:
