@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import typer
@@ -85,7 +86,7 @@ def test_a_real_path_is_measured_and_explained(tmp_path, monkeypatch):
 
 def test_a_good_storage_exits_0_within_80_columns(tmp_path, fake_probe):
     fake_probe(make_curve((1, 1500, 2000), (4, 3000, 5500)))
-    result = run(tmp_path)
+    result = run(tmp_path, "--explain")
     assert result.exit_code == 0
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
     assert "\x1b" not in result.stdout
@@ -160,9 +161,30 @@ def test_without_a_path_only_the_machine_is_checked():
     assert result.exit_code == 0
     assert "this machine" in result.stdout
     assert "storage" not in result.stdout
-    lines = [line.split() for line in result.stdout.splitlines()]
+    text = " ".join(result.stdout.split())
+    assert "✓ good: cores " in text
+    assert "– not known: GPU not known" in text
+    lines = [line.split() for line in run("--explain").stdout.splitlines()]
     assert any(words[:2] == ["✓", "cores"] for words in lines)
     assert any(words[:4] == ["–", "GPU", "not", "known"] for words in lines)
+
+
+def test_everything_fits_on_one_screen_and_what_is_wrong_comes_first(tmp_path, fake_probe, machine):
+    fake_probe(make_curve((1, 180, 90), (2, 170, 95)))
+    good = [Check(f"part {number}", "as it should be", "It is fine as it is.") for number in range(10)]
+    trouble = [Check("swap", "8 GB used", "Short of memory."), Check("/dev/shm", "64 MB", "Too small for batches.")]
+    machine["machine"] = (
+        *good,
+        replace(trouble[0], mark=CheckStatus.ATTENTION),
+        replace(trouble[1], mark=CheckStatus.BAD),
+    )
+    lines = run(tmp_path).stdout.splitlines()
+    assert len(lines) <= 24
+    assert lines[0].strip() == "3 things to act on"
+    rows = [line.split()[:2] for line in lines if line.lstrip()[:1] in ("!", "✗")]
+    assert rows == [["✗", "/dev/shm"], ["!", "swap"], ["!", "random"]]
+    text = " ".join(" ".join(lines).split())
+    assert text.index("Short of memory.") < text.index("✓ good: part 0 as it should be · part 1")
 
 
 @pytest.mark.parametrize(("mark", "sign"), [(CheckStatus.ATTENTION, "!"), (CheckStatus.BAD, "✗")])

@@ -30,6 +30,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from penstock.core.format import format_time_left
@@ -136,7 +137,10 @@ def fail(error: Exception, code: int = FAILED) -> NoReturn:
 
 def print_json(document: object) -> None:
     """Print JSON to stdout; characters that a terminal might obey, or that the encoding lacks, are escaped."""
-    text = msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2).decode()
+    try:
+        text = msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2).decode()
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        text = json.dumps(msgspec.to_builtins(document, enc_hook=str), indent=2)
     encoding = sys.stdout.encoding or "ascii"
 
     def escape(odd: re.Match[str]) -> str:
@@ -152,7 +156,7 @@ def print_json(document: object) -> None:
 @contextmanager
 def progress(description: str, total: float | None) -> Iterator[Progress]:
     """Show a bar for one task (number 0) of `total` steps, with the time left; it disappears at the end."""
-    with _bars(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
+    with _bars(BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         bar.add_task(description, total=total)
         yield bar
 
@@ -168,7 +172,7 @@ def busy(description: str) -> Iterator[None]:
 @contextmanager
 def timed(description: str, seconds: float) -> Iterator[Callable[[str], None]]:
     """Show a bar over the time that the work should take; yield a function that changes the description."""
-    with _bars(_TimeBar(), _TimeLeft()) as bar:
+    with _bars(_TimeBar(20), _TimeLeft()) as bar:
         task = bar.add_task(description, total=seconds)
 
         def describe(text: str) -> None:
@@ -181,7 +185,7 @@ def _bars(*columns: ProgressColumn) -> Progress:
     """Return progress bars for stderr. In a pipe and on a dumb terminal they print nothing."""
     spinner = "dots" if encodable("⠋", notices.encoding) == "⠋" else "line"
     shown = notices.is_terminal and not notices.is_dumb_terminal
-    text = TextColumn("{task.description}", markup=False)
+    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
     return Progress(SpinnerColumn(spinner), text, *columns, console=notices, transient=True, disable=not shown)
 
 
@@ -199,4 +203,4 @@ class _TimeLeft(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return a text such as "about 12 s left"."""
-        return Text(format_time_left((task.total or 0.0) - (task.elapsed or 0.0)))
+        return Text(format_time_left((task.total or 0.0) - (task.elapsed or 0.0)), no_wrap=True)

@@ -23,6 +23,7 @@ from penstock.report.doctor import (
     StorageRow,
     WritableSpace,
     as_checks,
+    check_summary,
     check_table,
     claim_rows,
     curve_rows,
@@ -46,6 +47,9 @@ def doctor(
         ),
     ] = None,
     refresh: Refresh = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Explain every row, and show the curve of the storage.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Can this machine keep a GPU busy, and what storage is under PATH?
@@ -59,7 +63,8 @@ def doctor(
     there are enough, else a temporary file of 256 MiB. Of a bucket,
     requests are timed and ranges of existing objects are read, at most
     4 GiB. Curves are cached per device for a week. With --script, shows how
-    well its DataLoaders suit this machine.
+    well its DataLoaders suit this machine. What is wrong comes first, with
+    its meaning; --explain shows the meaning of every row.
 
     Compare "sequential" with what your GPU consumes (samples/s × bytes per
     sample): if it is lower, no number of workers will help. Give the loader
@@ -83,7 +88,7 @@ def doctor(
     if as_json:
         console.print_json({**_document(examined, storage), "ok": ok})
     else:
-        _print(examined, storage, script)
+        _print(examined, storage, script, explain)
     raise typer.Exit(console.OK if ok else console.FOUND)
 
 
@@ -128,14 +133,19 @@ def _writable_space(path: Path) -> WritableSpace:
     return WritableSpace(os.access(folder, os.W_OK), usage.free, usage.total)
 
 
-def _print(examined: DoctorReport, storage: _StorageCheck | None, script: Path | None) -> None:
-    console.out.print(check_table("this machine", examined.machine))
+def _print(examined: DoctorReport, storage: _StorageCheck | None, script: Path | None, explain: bool) -> None:
+    sections = [("this machine", list(examined.machine))]
     if script is not None:
-        console.out.print(check_table(f"DataLoaders in {script}", examined.script))
-    if storage is None:
+        sections.append((f"DataLoaders in {script}", list(examined.script)))
+    if storage is not None:
+        sections.append((f"storage under {redact_url(storage.path)}", list(as_checks(storage.rows))))
+    if not explain:
+        console.out.print(check_summary(sections))
+        console.print_line("--explain says what each row means.")
         return
-    console.out.print(check_table(f"storage under {redact_url(storage.path)}", as_checks(storage.rows)))
-    if storage.curve is not None:
+    for title, checks in sections:
+        console.out.print(check_table(title, checks))
+    if storage is not None and storage.curve is not None:
         console.out.print(curve_table(storage.curve))
 
 

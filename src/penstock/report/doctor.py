@@ -1,16 +1,19 @@
-"""`penstock doctor`: its checks as tables, and what a storage's claim and measured curve mean for training.
+"""`penstock doctor`: its checks on one screen or as tables, and what the claim and the curve of a storage mean.
 
 A sign before each row shows whether to act. `penstock probe` prints its results in the same tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from penstock.core.format import format_byte_rate, format_bytes, format_duration
+from penstock.core.format import format_byte_rate, format_bytes, format_count, format_duration
+from penstock.errors import printable
 from penstock.plan.doctor.check import Check, CheckStatus
 from penstock.probe.storage import IN_FLIGHT
 from penstock.probe.storage_curve import StorageBehaviour, StorageCurve, explain_behaviour, measured_behaviour
@@ -54,6 +57,21 @@ def check_table(title: str, checks: Iterable[Check]) -> Table:
     """Return a table with one row per check: sign, name, value, meaning."""
     lines = [(SIGNS[check.mark], check.name, check.value, check.meaning) for check in checks]
     return table(title, ("", "what", "found", "which means"), lines)
+
+
+def check_summary(sections: Sequence[tuple[str, Sequence[Check]]]) -> RenderableType:
+    """Return what is wrong in any section, the worst first and with its meaning; then the rest by name and value."""
+    checks = [check for _, found in sections for check in found]
+    wrong = [check for mark in (CheckStatus.BAD, CheckStatus.ATTENTION) for check in checks if check.mark is mark]
+    count = format_count(len(wrong), "thing") if wrong else "nothing"
+    parts: list[RenderableType] = [check_table(f"{count} to act on", wrong) if wrong else Text(f"{count} to act on")]
+    for title, found in sections:
+        parts.append(Text(printable(f"\n{title}")))
+        for mark, word in ((CheckStatus.GOOD, "good"), (CheckStatus.UNKNOWN, "not known")):
+            rest = " · ".join(f"{check.name} {check.value}" for check in found if check.mark is mark)
+            if rest:
+                parts.append(Text(printable(f"{SIGNS[mark]} {word}: {rest}")))
+    return Group(*parts)
 
 
 # -- rows about a storage ------------------------------------------------------------------------------------------
