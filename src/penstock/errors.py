@@ -64,7 +64,10 @@ class PenstockError(Exception):
         return {name: value for name, value in fields.items() if value is not None}
 
     def _place(self) -> dict[str, str | int]:
-        return self.where()
+        """Return what the text shows of `where`: a stage alone helps only where data was on its path."""
+        place = self.where()
+        on_path = isinstance(self, StorageError | ShardError | SampleError | WorkerCrash)
+        return place if on_path or place.keys() != {"stage"} else {}
 
     def __str__(self) -> str:
         place = ", ".join(f"{name} {printable(str(value))}" for name, value in self._place().items())
@@ -80,11 +83,6 @@ class PenstockError(Exception):
 
 class SettingError(PenstockError, ValueError):
     """A setting the user gave cannot be used."""
-
-    def _place(self) -> dict[str, str | int]:
-        """Return what the text shows of `where`: a stage alone says nothing about a setting, whose name is there."""
-        place = self.where()
-        return {} if place.keys() == {"stage"} else place
 
 
 class StorageError(PenstockError, OSError):

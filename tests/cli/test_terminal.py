@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import console, main
+from penstock.errors import StorageError
 from penstock.testing import REID, make_shards
 
 ENCODINGS = ("gbk", "cp1252", "latin-1", "ascii", "utf-8")
@@ -252,6 +254,50 @@ def test_a_run_whose_recording_cannot_be_written_says_that_nothing_was_recorded(
     assert "nothing was recorded" in ran.err
     assert "recorded to" not in ran.err
     assert "verdict" not in ran.err
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_packing_into_a_read_only_folder_is_refused(folder, in_process):
+    (folder / "packed").mkdir(0o500)
+    ran = in_process("shards", "pack", "shards", "packed/new")
+    assert (ran.code, ran.err) == (2, "penstock: cannot write to packed/new. Name a folder that may be written to.\n")
+
+
+@pytest.mark.parametrize(("target", "code"), [("train.py/packed", 2), ("packed", 3)])
+def test_packing_to_where_nothing_can_be_written_speaks_of_that_and_not_of_measuring(
+    folder, in_process, monkeypatch, target, code
+):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6, 0))
+    ran = in_process("shards", "pack", "shards", target)
+    assert ran.code == code
+    assert f"cannot write to {target}" in ran.err
+    assert "measure" not in ran.err
+
+
+def test_packing_goes_on_where_the_storage_cannot_be_measured(folder, in_process, monkeypatch):
+    def refuse(path):
+        raise StorageError("nothing to measure with")
+
+    monkeypatch.setattr("penstock.cli.shards.pack.probe_storage", refuse)
+    ran = in_process("shards", "pack", "shards", "packed")
+    assert ran.code == 0
+    assert "arrays: raw (as the storage could not be measured; --arrays decides)" in ran.out
+
+
+# -- progress ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("sweep", "made:step", "--batch-sizes", "2,4", "--duration", "0.6"), "about 1 s left"),
+        (("shards", "check", "--decode", "shards"), "checking shards"),
+    ],
+)
+def test_a_terminal_shows_what_is_done_and_the_time_left(folder, command, words):
+    shown = ESCAPE.sub("", in_terminal(folder, [command], TERM="xterm"))
+    assert words in shown
+    assert "/0" not in shown
 
 
 # -- wrong calls ---------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_the_error_of_a_failed_training_names_the_file_with_its_output(simulate,
 
 def test_a_training_that_ends_in_its_warm_up_is_an_error_with_advice(simulate, tmp_path):
     simulate(steps=6)
-    with pytest.raises(PenstockError, match=r"too few steps to measure anything \(as planned\).*--seconds"):
+    with pytest.raises(PenstockError, match=r"too few steps to measure anything \(as planned\).*--duration"):
         run_stage(STAGE, tmp_path)
 
 

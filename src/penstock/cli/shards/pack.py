@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, cast, get_args
@@ -15,7 +16,7 @@ from penstock.cli.arguments import QUARANTINE, AsJson, NumWorkers, Quarantine, R
 from penstock.cli.shards.ray_option import Ray, cluster_path, tasks_on
 from penstock.core.cores import usable_cores
 from penstock.core.write_file import write_result
-from penstock.errors import SettingError
+from penstock.errors import SettingError, StorageError
 from penstock.probe.storage import probe_storage
 from penstock.report.shards import (
     PackResult,
@@ -143,6 +144,8 @@ def pack(
             "packed shards are written to a folder", advice="Pack to a disk, then upload the folder whole"
         )
     src, folder = cluster_path(src, ray), Path(cluster_path(dst, ray))
+    if not dry_run:
+        _check_writable(folder)
     with tasks_on(None if dry_run else ray, num_workers) as shared_files:
         with console.busy("reading the sources …"):
             sources = list(find_pack_sources(src, options))
@@ -179,12 +182,32 @@ def _choose_codec(
     """Return the codec that "auto" selects, and why; a pack that is continued keeps its codec."""
     if started is not None:
         return started, "as this pack began"
-    existing = dst
-    while not existing.exists():
-        existing = existing.parent
-    bytes_per_s = probe_storage(existing).best_sequential().sequential_mb_per_s * 1e6
+    existing = _existing_parent(dst)
+    try:
+        curve = probe_storage(existing)
+    except StorageError:
+        return options.arrays, "as the storage could not be measured; --arrays decides"
+    bytes_per_s = curve.best_sequential().sequential_mb_per_s * 1e6
     choice = choose_codec(sources, options, bytes_per_s, usable_cores())
     return choice.codec, choice.reason
+
+
+def _existing_parent(folder: Path) -> Path:
+    """Return the folder itself, or the nearest one above it that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a target that cannot be written or is full, before anything is read or measured."""
+    existing = _existing_parent(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise SettingError(f"cannot write to {folder}", advice="Name a folder that may be written to")
+    if not shutil.disk_usage(existing).free:
+        raise StorageError(
+            f"cannot write to {folder}: no space is left on its disk", advice="Free some, or name another"
+        )
 
 
 def _parse_casts(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
