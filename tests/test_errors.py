@@ -101,5 +101,15 @@ def test_printable_keeps_other_alphabets_and_escapes_lone_surrogates():
     assert printable("\udcff") == "\\udcff"
 
 
+def test_a_question_as_advice_ends_as_one():
+    assert str(PenstockError("nothing", advice="Is the disk full?")) == "nothing. Is the disk full?"
+
+
+def test_a_stage_alone_is_shown_only_where_data_was_on_its_path():
+    assert str(SettingError("no such column", stage="pattern")) == "no such column"
+    assert str(DecodeError("broken", stage="decode")) == "broken [stage decode]"
+    assert SettingError("no such column", stage="pattern").where() == {"stage": "pattern"}
+
+
 def test_advice_is_printable_too():
     assert str(PenstockError("no", advice="There are .\x1b[31mred")).isprintable()

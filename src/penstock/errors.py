@@ -74,7 +74,9 @@ class PenstockError(Exception):
         text = printable(self.reason)
         if place:
             text = f"{text} [{place}]"
-        return f"{text}. {printable(self.advice.rstrip('.'))}." if self.advice else text
+        if not self.advice:
+            return text
+        return f"{text}. {printable(self.advice.rstrip('.'))}{'' if self.advice.endswith('?') else '.'}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # errors are sent between processes, and the default would lose keyword-only fields

@@ -417,3 +417,17 @@ def test_one_idea_has_one_name(in_process):
     gone |= {"--shard-size", "--folder", "--dataset-size"}
     shown = {option for command in HELP for option in re.findall(r"^ .*?(--[a-z-]+)", in_process(*command).out, re.M)}
     assert not shown & gone
+
+
+def test_a_recording_that_stopped_before_the_script_is_not_called_whole(folder, capsys):
+    from penstock.cli.run import _print_end
+    from penstock.watcher.script.runner import ScriptResult
+
+    whole = folder / "a.jsonl"
+    cut = folder / "cut.jsonl"
+    cut.write_bytes(whole.read_bytes()[:2000])
+    whole.write_bytes(whole.read_bytes() + b'{"kind":"end","at_s":3.0}\n')
+    cases = ((0, whole, "a.jsonl\n"), (0, cut, ", which ends before the script did\n"), (-9, cut, "cut.jsonl\n"))
+    for code, path, end in cases:
+        _print_end(ScriptResult(code, (path,)))
+        assert capsys.readouterr().err.endswith(end)

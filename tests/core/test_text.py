@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 
-from penstock.core.text import redact_secrets, suggest_name
+import penstock
+from penstock.core.text import ascii_glyphs, encodable, redact_secrets, suggest_name
 
 
 @pytest.mark.parametrize(
@@ -29,3 +32,26 @@ def test_only_queries_and_secrets_are_removed(text, left):
 def test_a_misspelt_name_gets_the_closest_one_as_advice():
     assert suggest_name("wrokers", ["workers", "readers"]) == "Perhaps workers is meant"
     assert suggest_name("colour", ["workers", "readers"]) == "There are workers, readers"
+
+
+# -- encodings -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("utf-8", "1 → 2 · 3×4 µs ✓ é 训"),
+        ("latin-1", "1 -> 2 · 3×4 µs + é \\u8bad"),
+        ("gbk", "1 → 2 · 3×4 us + é 训"),
+        ("ascii", "1 -> 2 - 3x4 us + \\xe9 \\u8bad"),
+        ("no-such-encoding", "1 -> 2 - 3x4 us + \\xe9 \\u8bad"),
+    ],
+)
+def test_only_characters_that_the_encoding_lacks_are_replaced(encoding, shown):
+    assert encodable("1 → 2 · 3×4 µs ✓ é 训", encoding) == shown
+
+
+def test_what_penstock_prints_has_ascii_glyphs():
+    sources = "".join(path.read_text("utf-8") for path in Path(penstock.__file__).parent.rglob("*.py"))
+    printed = {char for char in sources if not char.isascii()}
+    assert {char for char in printed if "\\u" in ascii_glyphs(char)} <= set("ᵢ训")

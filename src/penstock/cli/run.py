@@ -14,6 +14,7 @@ import typer
 from penstock.cli import console
 from penstock.errors import SettingError, printable
 from penstock.watcher.machine.storage_recheck import BUDGET_S, add_storage_recheck
+from penstock.watcher.rank_files import has_end_marker
 from penstock.watcher.script.child_process import exit_like_child
 from penstock.watcher.script.runner import Script, ScriptResult, TrialOptions, run_script
 
@@ -119,7 +120,9 @@ def _print_end(outcome: ScriptResult) -> None:
     if outcome.code < 0 and not outcome.stopped:
         console.print_error(f"the script was killed by {_signal_name(-outcome.code)}")
     names = ", ".join(printable(os.path.relpath(path)) for path in outcome.recordings)
-    console.print_error(f"recorded to {names}" if names else "nothing was recorded")
+    cut = outcome.code >= 0 and not all(has_end_marker(path) for path in outcome.recordings)
+    end = ", which ends before the script did" if cut else ""
+    console.print_error(f"recorded to {names}{end}" if names else "nothing was recorded")
 
 
 def _signal_name(number: int) -> str:

@@ -96,6 +96,15 @@ def write_end_marker(path: Path, code: int) -> None:
         file.write(msgspec.json.encode(end) + b"\n")
 
 
+def has_end_marker(path: Path) -> bool:
+    """Return whether the last line of a recording is its end; it is missing if recording stopped before the script."""
+    with suppress(OSError), open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        return isinstance(_decode(file.read(TAIL_BYTES).rstrip(b"\n").rpartition(b"\n")[2]), EndLine)
+    return False
+
+
 def _decode(line: bytes) -> AnyLine | None:
     with suppress(msgspec.DecodeError):
         return _decoder.decode(line)
