@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.plan import Change, Plan, ThroughputLimit
-from penstock.errors import SettingError, StorageError
+from penstock.errors import SettingError
 from penstock.plan.document import (
     MAX_BYTES,
     DataLoaderSettings,
@@ -188,8 +188,8 @@ def test_an_unreadable_file_is_refused(tmp_path, monkeypatch, path):
         load_plan(path)
 
 
-def test_a_plan_that_cannot_be_written_raises_a_storage_error(tmp_path):
-    with pytest.raises(StorageError, match="cannot write"):
+def test_a_plan_that_cannot_be_written_is_refused_with_advice(tmp_path):
+    with pytest.raises(SettingError, match=r"cannot write .*Name a file in a folder that exists"):
         save_plan(FULL, tmp_path / "no" / "plan.yaml")
 
 

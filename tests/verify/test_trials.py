@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.diagnose.evidence.evidence import gather
-from penstock.errors import RecordingError
+from penstock.errors import RecordingError, SettingError
 from penstock.recording.format import EpochStartLine, EventLine, FetchLine, LoaderLine, LoaderSetting, RunLine, StepLine
 from penstock.recording.reader import load
 from penstock.recording.writer import Recorder
@@ -167,10 +167,12 @@ def test_setting_that_is_not_in_force_is_noted(runner, request_with):
     assert found[0].notes == ()
 
 
-def test_plan_that_changes_nothing_is_noted(runner, request_with):
+def test_a_plan_that_changes_nothing_is_refused_after_the_first_run(runner, request_with):
     runner.after = runner.before = {"workers": 4}
-    found = run_trials(request_with(repeats=1), ignore)
-    assert found[1].notes == ("The plan changes nothing here: its settings are the script's own.",)
+    started = []
+    with pytest.raises(SettingError, match="the plan changes nothing"):
+        run_trials(request_with(repeats=1), started.append)
+    assert len(started) == 1
 
 
 def test_worker_settings_are_not_expected_without_workers(runner, request_with):

@@ -22,7 +22,7 @@ import numpy as np
 from penstock.core.plan import TORCH_PREFETCH_FACTOR
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import RecordingError, SettingError, printable
-from penstock.recording.format import LoaderLine, LoaderSetting
+from penstock.recording.format import LoaderLine
 from penstock.recording.reader import Recording, load
 from penstock.verify.cold_cache import DroppedPages, drop_files, files_read, files_under
 from penstock.verify.measures import MIN_BLOCKS, RunMeasure, batch_samples, batch_seconds, main_loader, same_loader
@@ -126,7 +126,7 @@ def run_trials(request: TrialRequest, on_start: Callable[[ScheduledRun], None]) 
             _check_changes(request, evidence)
         loader = loader or evidence.loader
         if run.number:
-            trials.append(_trial(request, run, evidence, loader, dropped))
+            trials.append(_trial(request, run, evidence, dropped))
         elif request.cold:
             files = files_read(recording)
     return _with_one_unit(trials)
@@ -171,14 +171,12 @@ def _last_line(output: Path) -> str:
     return printable(lines[-1]) if lines else "it printed nothing"
 
 
-def _trial(
-    request: TrialRequest, run: ScheduledRun, evidence: Evidence, original: LoaderLine, dropped: DroppedPages | None
-) -> Trial:
-    """Return the result of a run; `original` is the loader with the script's own settings."""
+def _trial(request: TrialRequest, run: ScheduledRun, evidence: Evidence, dropped: DroppedPages | None) -> Trial:
+    """Return the result of a run."""
     steady = after_warm_up(evidence, request.steps)
     notes = [] if dropped is None else [*_cache_notes(evidence, dropped)]
     if run.settings == "after":
-        notes += _plan_notes(request.dataloader, evidence, original)
+        notes += _plan_notes(request.dataloader, evidence)
     return Trial(
         run=run,
         measure=RunMeasure(batch_samples(steady), batch_seconds(steady), steady.settings.num_workers),
@@ -210,14 +208,12 @@ def after_warm_up(evidence: Evidence, max_steps: int | None = None) -> Evidence:
     return evidence.with_steps(steps[warm_up:])
 
 
-def _plan_notes(plan: Mapping[str, Any], evidence: Evidence, original: LoaderLine) -> Iterator[str]:
+def _plan_notes(plan: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
     settings = evidence.settings
     for name, planned in plan.items():
         irrelevant = settings.num_workers == 0 and name in WORKER_SETTINGS
         if settings.in_force(name) != planned and not irrelevant:
             yield f"The plan's {name}={planned} was not in force: {settings.in_force(name)} was."
-    if all(settings.in_force(name) == original.settings.get(name, LoaderSetting()).in_force for name in plan):
-        yield "The plan changes nothing here: its settings are the script's own."
 
 
 def _cache_notes(evidence: Evidence, dropped: DroppedPages) -> Iterator[str]:

@@ -121,7 +121,7 @@ def test_other_samples_beside_record_files_are_refused_instead_of_being_left_out
     (tmp_path / "b.jpg").write_bytes(IMAGE)
     with pytest.raises(SettingError, match=r"'b\.jpg'") as caught:
         found(tmp_path)
-    assert "--format" in caught.value.advice
+    assert "--source-format" in caught.value.advice
     assert found(tmp_path, "parquet") == ("parquet", ["a.parquet"])
     assert found(tmp_path, "files") is None
 
@@ -148,7 +148,7 @@ def test_record_files_deeper_in_a_folder_are_refused_unless_files_are_meant(tmp_
     path.write_bytes(b"x")
     with pytest.raises(SettingError, match=path.name) as caught:
         list(find_pack_sources(str(tmp_path / "src"), PackOptions()))
-    assert "--format files" in caught.value.advice
+    assert "--source-format files" in caught.value.advice
     (source,) = find_pack_sources(str(tmp_path / "src"), PackOptions(format="files"))
     assert len(source.index) == 1
 

@@ -194,7 +194,7 @@ def test_a_file_that_is_cut_short_keeps_its_records_and_the_rest_is_listed(tmp_p
     with pytest.raises(ShardError, match="cut short") as caught:
         sources_of(path)
     assert (caught.value.shard, caught.value.offset) == (str(path), offset)
-    assert "--on-bad skip" in caught.value.advice
+    assert "--on-error skip" in caught.value.advice
 
 
 def test_a_length_whose_checksum_does_not_match_ends_the_file_there(tmp_path, sources_of):
