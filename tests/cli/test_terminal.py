@@ -50,7 +50,20 @@ FAST = (
 )
 SLOW = (
     ("probe", "decode", "--duration", "2"),
-    ("bench", "shards", "--repeats", "1", "--num-workers", "1", "--duration", "0.1", "--max-samples", "4"),
+    (
+        "bench",
+        "shards",
+        "--repeats",
+        "1",
+        "--num-workers",
+        "1",
+        "--duration",
+        "0.1",
+        "--batch-size",
+        "1",
+        "--max-samples",
+        "4",
+    ),
     ("tune", "made:dataset", "--batch-size", "4", "--duration", "3"),
     ("plan", "--dataset", "made:dataset", "--batch-size", "4"),
     ("run", "-o", "run.jsonl", "train.py"),
