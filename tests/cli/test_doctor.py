@@ -183,6 +183,7 @@ def test_everything_fits_on_one_screen_and_what_is_wrong_comes_first(tmp_path, f
     assert lines[0].strip() == "3 things to act on"
     rows = [line.split()[:2] for line in lines if line.lstrip()[:1] in ("!", "✗")]
     assert rows == [["✗", "/dev/shm"], ["!", "swap"], ["!", "random"]]
+    assert "this machine" in map(str.strip, lines)
     text = " ".join(" ".join(lines).split())
     assert text.index("Short of memory.") < text.index("✓ good: part 0 as it should be · part 1")
 

@@ -444,3 +444,24 @@ def test_a_recording_that_stopped_before_the_script_is_not_called_whole(folder, 
     for code, path, end in cases:
         _print_end(ScriptResult(code, (path,)))
         assert capsys.readouterr().err.endswith(end)
+
+
+# -- the live output of `penstock run` -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_prints_what_it_waits_for_once_and_then_its_verdict(folder):
+    (folder / "train.py").write_text(
+        "import time, torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "class Slow(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 160\n"
+        "    def __getitem__(self, index): time.sleep(0.05); return index\n"
+        "for batch in DataLoader(Slow(), batch_size=2): pass\n"
+    )
+    shown = ESCAPE.sub("", in_terminal(folder, [("run", "-o", "run.jsonl", "train.py")], TERM="dumb"))
+    lines = [line for line in shown.splitlines() if line.startswith("penstock: ")]
+    assert len(lines) == 2
+    assert re.match(r"penstock: waiting for data · (9\d|100)% of the time is waiting · \d+(\.\d)? samples/s", lines[0])
+    assert lines[1] == "penstock: recorded to run.jsonl"
+    assert "[SLOW BATCH" not in shown

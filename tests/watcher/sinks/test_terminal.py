@@ -248,3 +248,10 @@ def test_nothing_is_printed_after_the_terminal_has_failed(caplog):
         live.close()
     assert len(calls) == 1
     assert caplog.messages == ["LiveLines is switched off: OSError: gone away"]
+
+
+def test_lines_have_ascii_glyphs_where_the_encoding_of_stderr_needs_them(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(raw, encoding="ascii"))
+    print_above_bars("penstock: lagging worker · 3×")
+    assert raw.getvalue() == b"penstock: lagging worker - 3x\n"
