@@ -66,7 +66,7 @@ def check_summary(sections: Sequence[tuple[str, Sequence[Check]]]) -> Renderable
     count = format_count(len(wrong), "thing") if wrong else "nothing"
     parts: list[RenderableType] = [check_table(f"{count} to act on", wrong) if wrong else Text(f"{count} to act on")]
     for title, found in sections:
-        parts.append(Text(printable(f"\n{title}")))
+        parts.append(Text(printable(title), style="bold"))
         for mark, word in ((CheckStatus.GOOD, "good"), (CheckStatus.UNKNOWN, "not known")):
             rest = " · ".join(f"{check.name} {check.value}" for check in found if check.mark is mark)
             if rest:
