@@ -208,3 +208,14 @@ def test_the_names_of_the_files_are_in_sentence_and_table():
     assert "branch.jsonl runs at" in comparison_sentence(comparison)
     assert "| main.jsonl | branch.jsonl | ratio |" in comparison_markdown(comparison)
     assert comparison_document(comparison)["names"] == ["main.jsonl", "branch.jsonl"]
+
+
+def test_no_measure_of_runs_that_vary_is_called_different():
+    rng = random.Random(7)
+    sides = ([varied(rng, 1.0, run_spread=0.3) for _ in range(4)] for _ in range(2))
+    found = compare(*sides).measures
+    assert {each.name: each.answer for each in found if each.name in ("rate", "wait", "step")} == {
+        "rate": "inconclusive",
+        "wait": "inconclusive",
+        "step": "inconclusive",
+    }

@@ -19,12 +19,13 @@ from penstock.recording.format import PROFILED_PHASES
 from penstock.recording.reader import Recording
 from penstock.report.run_summary import SAMPLER, loader_name, outer_phase, phase_means
 from penstock.report.text import escape_markdown, table
-from penstock.verify.judge import judge
+from penstock.verify.judge import MIN_STEPS, judge
 from penstock.verify.measures import (
     MIN_BLOCKS,
     Answer,
     Measure,
     RunMeasure,
+    answer_for,
     batch_samples,
     batch_seconds,
     main_loader,
@@ -61,8 +62,7 @@ Runs = Recording | Sequence[Recording]
 def compare(a: Runs, b: Runs, names: tuple[str, str] = ("a", "b")) -> Comparison:
     """Compare the loader that took most of the time of run a with the loader of the same name in run b.
 
-    With several runs of each, their steps are taken together, and the interval of the rate includes the variation
-    between runs, as in `penstock verify`.
+    With several runs of each, the intervals include the variation between runs, as in `penstock verify`.
     """
     first, *others = (a,) if isinstance(a, Recording) else a
     left = main_loader(first, f"the recording {names[0]}" if names[0] != "a" else "the first recording")
@@ -102,43 +102,45 @@ class _RunPair:
 
 
 def _measures(pair: _RunPair, known: bool) -> Iterator[Measure]:
-    def both(top: _Column, bottom: _Column) -> tuple[RunMeasure, RunMeasure]:
-        left, right = (_together([*_each(runs, top, bottom)]) for runs in (pair.lefts, pair.rights))
-        return left, right
-
     counts = batch_samples if known else _ones
     per = batch_samples if pair.per_sample else _ones
-    rate = measure("rate", "samples/s" if known else "batches/s", *both(counts, batch_seconds), more_is_better=True)
-    if len(pair.lefts) + len(pair.rights) > 2:
-        lefts, rights = ([*_each(runs, counts, batch_seconds)] for runs in (pair.lefts, pair.rights))
-        found = judge(lefts, rights)
-        a, b = found.before_samples_s, found.after_samples_s
-        rate = replace(rate, a=a, b=b, low=found.low, high=found.high, answer=found.answer)
-    yield rate
-    yield measure("share waiting", "share", *both(_wait, batch_seconds))
-    yield measure("wait", pair.unit, *both(_wait, per))
-    yield measure("step", pair.unit, *both(lambda run: run.loop.busy_s, per))
+    rate_unit = "samples/s" if known else "batches/s"
+    yield _measure(pair, "rate", rate_unit, counts, batch_seconds, more_is_better=True)
+    yield _measure(pair, "share waiting", "share", _wait, batch_seconds)
+    yield _measure(pair, "wait", pair.unit, _wait, per)
+    yield _measure(pair, "step", pair.unit, lambda run: run.loop.busy_s, per)
     for name in _shared_phases(pair.left, pair.right):
         part = "wait" if name == SAMPLER else "step"
         columns: tuple[_Column, _Column] = partial(_phase, name), per
         if name in PROFILED_PHASES:
             columns = partial(_represented, columns[0]), partial(_represented, per)
-        yield measure(f"{part}: {name}", pair.unit, *both(*columns))
-    if pair.left.workers.fetches and pair.right.workers.fetches:
+        yield _measure(pair, f"{part}: {name}", pair.unit, *columns)
+    if all(run.workers.fetches for run in (*pair.lefts, *pair.rights)):
         fetched = partial(_fetched, pair.per_sample)
-        yield measure("worker", pair.unit, *both(lambda run: run.workers.fetch_s, fetched))
+        yield _measure(pair, "worker", pair.unit, lambda run: run.workers.fetch_s, fetched)
+
+
+def _measure(
+    pair: _RunPair, name: str, unit: str, top: _Column, bottom: _Column, *, more_is_better: bool = False
+) -> Measure:
+    """Compare a quantity; with several runs of each, the interval includes the variation between them."""
+    lefts, rights = ([*_each(runs, top, bottom)] for runs in (pair.lefts, pair.rights))
+    if len(lefts) + len(rights) == 2:
+        return measure(name, unit, lefts[0], rights[0], more_is_better=more_is_better)
+    a, b = (float(np.mean([run.value for run in runs])) for runs in (lefts, rights))
+    unknown = Measure(name=name, unit=unit, a=a, b=b, low=None, high=None, answer="inconclusive")
+    if any(run.value <= 0 or len(run.denominator) < MIN_STEPS for run in (*lefts, *rights)):
+        return unknown
+    found = judge(lefts, rights)
+    if found.low is None or found.high is None:
+        return unknown
+    answer = answer_for(found.low, found.high, more_is_better=more_is_better)
+    means = found.before_samples_s, found.after_samples_s
+    return replace(unknown, a=means[0], b=means[1], low=found.low, high=found.high, answer=answer)
 
 
 def _each(runs: Sequence[Evidence], top: _Column, bottom: _Column) -> Iterator[RunMeasure]:
     return (RunMeasure(top(run), bottom(run), run.settings.num_workers) for run in runs)
-
-
-def _together(runs: Sequence[RunMeasure]) -> RunMeasure:
-    """Return the steps of several runs as those of one."""
-    top, bottom = (
-        np.concatenate(columns) for columns in zip(*((r.numerator, r.denominator) for r in runs), strict=True)
-    )
-    return RunMeasure(top, bottom, max(run.workers for run in runs))
 
 
 def _wait(run: Evidence) -> Floats:
