@@ -228,7 +228,7 @@ def gate(comparison: Comparison, share: float) -> Gate:
     return Gate(
         answer="inconclusive",
         sentence=f"Inconclusive: neither no change nor a slowdown by {format_percent(share)} is excluded; {span}. "
-        "Record longer, or several runs of each.",
+        "Record longer, or more runs of each.",
     )
 
 
