@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from penstock.watcher.watch import watch
 
 __all__ = [
-    "AdaptiveLoader", "Array", "Boxes", "CacheOptions", "CutMix", "DataLoader", "EngineOptions", "ErrorOptions", "Field",
-    "Geometry", "GpuTransform", "Image", "Json", "Label", "Loader", "Mask", "MixUp", "RandomResizedCrop", "Raw", "ReadOptions",
-    "Text",
+    "AdaptiveLoader", "Array", "Boxes", "CacheOptions", "CutMix", "DataLoader", "EngineOptions", "ErrorOptions",
+    "Field", "Geometry", "GpuTransform", "Image", "Json", "Label", "Loader", "Mask", "MixUp", "RandomResizedCrop",
+    "Raw", "ReadOptions", "Text",
     "plan_for", "probe_step", "tune", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0.dev0"

@@ -114,8 +114,9 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         """The iteration that began last, whose state is the loader's."""
 
     def __iter__(self) -> Any:
-        if self.persistent_workers and self._iterator is not None:
-            iteration = self._iterator
+        kept: Any = self._iterator
+        if self.persistent_workers and kept is not None and kept.is_ours:
+            iteration = kept
             state, self._state_to_load = self._state_to_load, None
             iteration.begin_epoch(self, state)
         else:

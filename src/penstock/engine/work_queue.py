@@ -1,10 +1,10 @@
 """The work queue of `penstock.DataLoader`: batches in shared memory, of which workers take samples by themselves.
 
-`penstock.Loader` has a scheduler's thread, because blocks must be read ahead for its workers. A map-style dataset needs
-none: the training loop's thread publishes batches, as many as may be ahead, and each worker that has nothing to do takes
-a few samples of the earliest batch that has some left. So no other thread takes the interpreter's lock from the training
-loop, one slow worker or one heavy sample delays nothing but itself, and the training process handles one message per
-batch.
+`penstock.Loader` has a scheduler's thread, because blocks must be read ahead for its workers. A map-style dataset
+needs none: the training loop's thread publishes batches, as many as may be ahead, and each worker that has nothing to
+do takes a few samples of the earliest batch that has some left. So no other thread takes the interpreter's lock from
+the training loop, one slow worker or one heavy sample delays nothing but itself, and the training process handles one
+message per batch.
 
 All state lies in one shared mapping, under a POSIX lock of a memfd: the kernel releases it when its owner is killed.
 Every write is ordered so that a worker killed at any point leaves a state from which its samples can be made again.
@@ -40,9 +40,9 @@ LAYOUT_BYTES = 256 << 10
 MAX_MESSAGE_BYTES = 32 << 10
 """Larger results are placed in shared memory, because a message must fit into the socket's buffer."""
 
-_HEAD, _TAIL, _STOPPED, _LAYOUT, _LAYOUT_LENGTH, _PROBER, _HEADER = range(7)
-_COUNT, _UNITS, _ONE_WORKER, _ONE_BY_ONE, _FREE_FROM, _ROW_BYTES, _PAYLOAD, _EPOCH, _FIRST, _ENTRY = range(10)
-_TAKEN_SLAB, _TAKEN_FIRST, _TAKEN_COUNT, _IDLE, _WORKER = range(5)
+_HEAD, _TAIL, _STOPPED, _LAYOUT, _LAYOUT_LENGTH, _PROBER, _PUBLISHED, _HEADER = range(8)
+_COUNT, _UNITS, _ONE_WORKER, _ONE_BY_ONE, _FREE_FROM, _ROW_BYTES, _PAYLOAD, _EPOCH, _FIRST, _SERIAL, _ENTRY = range(11)
+_TAKEN_SLAB, _TAKEN_SERIAL, _TAKEN_FIRST, _TAKEN_COUNT, _IDLE, _WORKER = range(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,8 @@ class WorkQueue:
             words[entry + _ONE_BY_ONE] = words[entry + _FREE_FROM] = 0
             words[entry + _ROW_BYTES], words[entry + _PAYLOAD] = len(rows), payload
             words[entry + _EPOCH], words[entry + _FIRST] = epoch, position
+            words[_PUBLISHED] += 1
+            words[entry + _SERIAL] = words[_PUBLISHED]
             words[self._order + words[_TAIL] % self.slab_count] = slab
             words[_TAIL] += 1
             self._wake_idle()
@@ -175,19 +177,22 @@ class WorkQueue:
         return self._receiver.fileno()
 
     def lost_by(self, worker: int) -> tuple[int, list[int]] | None:
-        """Return the slab and the units that a worker which has died had taken and not finished; None if none."""
+        """Return the slab and the units that a worker which has died had taken and not finished.
+
+        No units mean that it has finished what it took, and perhaps not reported it. None: it has reported everything.
+        """
         with self._lock():
             words, place = self._words, self._place(worker)
             words[place + _IDLE] = 0
             if words[_LAYOUT] == PROBING and words[_PROBER] == worker:
                 words[_LAYOUT] = UNKNOWN
                 self._wake_idle()
-            taken = range(words[place + _TAKEN_FIRST], words[place + _TAKEN_FIRST] + words[place + _TAKEN_COUNT])
-            slab = words[place + _TAKEN_SLAB]
+            slab, first, count = words[place + _TAKEN_SLAB], words[place + _TAKEN_FIRST], words[place + _TAKEN_COUNT]
             words[place + _TAKEN_COUNT] = 0
+            if not count or words[place + _TAKEN_SERIAL] != words[self._entry(slab) + _SERIAL]:
+                return None
             states = self._states(slab)
-            lost = [unit for unit in taken if unit < len(states) and states[unit] == TAKEN]
-            return (slab, lost) if lost else None
+            return slab, [unit for unit in range(first, first + count) if unit < len(states) and states[unit] == TAKEN]
 
     def retry(self, slab: int, units: list[int]) -> None:
         """Let units of a batch be made again, one by one, before any others."""
@@ -234,7 +239,7 @@ class WorkQueue:
             self._words[_HEAD] = self._words[_TAIL]
 
     def is_busy(self) -> bool:
-        """Return whether a worker has samples that it has not finished."""
+        """Return whether a worker has samples that it has not finished and reported."""
         with self._lock():
             return any(self._words[self._place(worker) + _TAKEN_COUNT] for worker in range(self.workers))
 
@@ -327,7 +332,9 @@ class WorkQueue:
     def _note_taken(self, worker: int, slab: int, first: int, count: int) -> None:
         """Write down what a worker takes, before the units change their state; see `lost_by`."""
         place = self._place(worker)
+        self._words[place + _TAKEN_COUNT] = 0
         self._words[place + _TAKEN_SLAB] = slab
+        self._words[place + _TAKEN_SERIAL] = self._words[self._entry(slab) + _SERIAL]
         self._words[place + _TAKEN_FIRST] = first
         self._words[place + _TAKEN_COUNT] = count
 
@@ -369,8 +376,11 @@ class WorkQueue:
                 states[:] = bytes([DONE]) * len(states)
             else:
                 states[taken.first : taken.first + taken.samples] = bytes([DONE]) * taken.samples
-            self._words[self._place(worker) + _TAKEN_COUNT] = 0
             return _complete(states)
+
+    def note_reported(self, worker: int) -> None:
+        """Note that the training process has been sent all that it must know of what the worker took."""
+        self._words[self._place(worker) + _TAKEN_COUNT] = 0
 
     def set_layout(self, state: int, description: bytes = b"") -> bool:
         """Note whether samples have a layout, and which; workers that waited for that go on.
@@ -450,7 +460,7 @@ _LOCAL = {
     "_control", "_memory", "_words", "slabs", "_own_thread", "_receiver", "_sender",
     "_wake_read", "_wake_write", "_alive_read", "_alive_write",
 }  # fmt: skip
-"""What a pickle does not hold: mappings and descriptors are sent as duplicates."""
+"""Attributes that a pickle does not hold: mappings and descriptors are sent as duplicates."""
 
 
 _of_this_process: weakref.WeakSet[WorkQueue] = weakref.WeakSet()

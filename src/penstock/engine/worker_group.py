@@ -1,12 +1,12 @@
-"""The worker processes of `penstock.DataLoader`: started by multiprocessing, ended gracefully, replaced when they die."""
+"""The worker processes of `penstock.DataLoader`, which multiprocessing starts."""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
 import os
+import platform
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -29,10 +29,11 @@ def default_context() -> BaseContext:
     A forked worker shares the memory of the dataset and needs no copy of it: open files, lambdas and classes of a
     notebook work. Python 3.14 made another method the default of Linux.
     """
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    if chosen is None and sys.platform == "linux":
+    chosen: Any = multiprocessing.get_start_method(allow_none=True)
+    if chosen is None and platform.system() == "Linux":
         chosen = "fork"
-    return multiprocessing.get_context(chosen)
+    context: BaseContext = multiprocessing.get_context(chosen)
+    return context
 
 
 class WorkerGroup:

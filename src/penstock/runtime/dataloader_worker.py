@@ -1,7 +1,8 @@
-"""What a worker process of `penstock.DataLoader` runs: it takes samples from the work queue, makes them, and reports.
+"""The program of a worker process of `penstock.DataLoader`: it takes samples from the work queue and makes them.
 
-Each message to the training process is a small pickle. Tensors are in the batch's slab: where samples have a layout, at
-their place in the batch; else behind the rows, as the buffers of a pickle. What does not fit there gets memory of its own.
+Each message to the training process is a small pickle. Tensors are in the batch's slab: where samples have a layout,
+at their place in the batch; else behind the rows, as the buffers of a pickle. What does not fit there gets memory of
+its own.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils.data
+import torch.utils.data._utils.worker
 from torch._utils import ExceptionWrapper
-from torch.utils.data._utils import collate as torch_collate
-from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data._utils import collate, worker
 
 from penstock.data.batch import shared_pickle
 from penstock.data.batch.sample_layout import DifferentSampleError, SampleLayout, find_layout
@@ -26,14 +27,18 @@ from penstock.data.decode.dataset_program import has_getitems
 from penstock.data.decode.rng import seed_global_rngs
 from penstock.engine.shared_memory import SharedMemory
 from penstock.engine.work_queue import IRREGULAR, KNOWN, MAX_MESSAGE_BYTES, UNKNOWN, Taken, WorkQueue
+from penstock.runtime.shared_program import SharedProgram
 
+torch_collate: Any = collate
+torch_worker: Any = worker
+wrapped: Any = ExceptionWrapper
 MAX_NEW_SHARE = 0.5
 """How much of its running mean a worker's time per sample may change by one observation."""
 
 
 @dataclass(frozen=True)
 class WorkerProgram:
-    """What all workers of an iteration must know."""
+    """The dataset and settings that all workers of an iteration must know."""
 
     dataset: Any
     collate_fn: Callable[[list[Any]], Any]
@@ -44,7 +49,7 @@ class WorkerProgram:
 
 @dataclass(slots=True)
 class Result:
-    """What a worker has made of samples that it took, besides what it has written into the slab."""
+    """All that a worker has made of samples that it took, besides what it has written into the slab."""
 
     worker: int
     slab: int
@@ -81,9 +86,9 @@ class Message:
     """The size of that memory; 0 if the buffers are in the slab."""
 
 
-def serve(queue: WorkQueue, number: int, program: WorkerProgram) -> None:
+def serve(queue: WorkQueue, number: int, program: SharedProgram) -> None:
     """Make samples until the queue ends."""
-    _Worker(queue, number, program).run()
+    _Worker(queue, number, program.value).run()
 
 
 class _Worker:
@@ -134,6 +139,7 @@ class _Worker:
             sample_s = (time.perf_counter() - start) / max(1, taken.samples)
             self._sample_s += (sample_s - self._sample_s) * (1.0 if self._sample_s == 0 else MAX_NEW_SHARE)
             self._report(taken, result)
+            self._queue.note_reported(self._number)
             del result
 
     # -- making ----------------------------------------------------------------------------------------------------
@@ -239,7 +245,7 @@ class _Worker:
 
     def _error(self) -> ExceptionWrapper:
         """Return the exception that is being handled, as torch delivers it."""
-        error = ExceptionWrapper(where=f"in DataLoader worker process {self._number}")
+        error: ExceptionWrapper = wrapped(where=f"in DataLoader worker process {self._number}")
         try:
             pickle.dumps(error)
         except Exception:  # a class that the training process cannot find
@@ -257,7 +263,7 @@ class _Worker:
             data, buffers = shared_pickle.dumps(result)
         except Exception as error:
             text = f"Caught {type(error).__name__} in DataLoader worker process {self._number}: {error}"
-            failure = ExceptionWrapper(where=f"in DataLoader worker process {self._number}")
+            failure = wrapped(where=f"in DataLoader worker process {self._number}")
             failure.exc_msg = text
             failure.exc_type = RuntimeError if failure.exc_type is None else failure.exc_type
             data, buffers = shared_pickle.dumps(
@@ -328,6 +334,7 @@ def _stack(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
     """Collate tensors as torch does, without allocating torch's shared memory: the batch is placed in the slab."""
     info, torch_worker._worker_info = torch_worker._worker_info, None
     try:
-        return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        stacked: torch.Tensor = torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        return stacked
     finally:
         torch_worker._worker_info = info

@@ -24,8 +24,7 @@ import numpy as np
 import torch
 import torch.utils.data
 from torch._utils import ExceptionWrapper
-from torch.utils.data._utils import collate as torch_collate
-from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data._utils import collate, pin_memory
 
 from penstock.data.batch import shared_pickle
 from penstock.data.batch.sample_layout import SampleLayout, collates_as_torch
@@ -36,7 +35,11 @@ from penstock.engine.work_queue import IRREGULAR, KNOWN, WorkQueue
 from penstock.engine.worker_group import MAX_FAILED_STARTS, WorkerGroup, default_context
 from penstock.runtime.dataloader_worker import Message, Result, WorkerProgram, encode_rows, serve
 from penstock.runtime.sampler_state import SamplerReplay
+from penstock.runtime.shared_program import SharedProgram
 
+torch_collate: Any = collate
+torch_pin_memory: Any = pin_memory
+wrapped: Any = ExceptionWrapper
 log = logging.getLogger("penstock")
 
 LENT_SLABS = 4
@@ -63,8 +66,8 @@ class _Pending:
     count: int
     position: int
     row_bytes: int
-    results: list[tuple[Message, Result | None, int]] = field(default_factory=list)
-    """What workers have reported of it, with the descriptor of memory of its own, or -1."""
+    results: list[tuple[Message, int]] = field(default_factory=list)
+    """Messages of workers about it, each with the descriptor of memory of its own, or -1."""
     deaths: dict[int, int] = field(default_factory=dict)
     """Workers that died while they made a sample, by slot."""
     lost: str = ""
@@ -79,12 +82,13 @@ class _Collector:
 
     def __init__(self, program: WorkerProgram, context: Any, ahead: int, *, spread: bool) -> None:
         slabs = ahead + LENT_SLABS + 1
-        self.queue = WorkQueue(program.num_workers, slabs, _slab_bytes(slabs))
+        self.queue = WorkQueue(program.num_workers, slabs, _slab_bytes())
         if not spread:
             self.queue.set_layout(IRREGULAR)
         self._free = deque(range(slabs))
         self._pool = SlabPool(self.queue.slabs, LENT_SLABS + 1, self._free.append)
-        self._group = WorkerGroup(self.queue, context, serve, program)
+        self._program = SharedProgram(program)
+        self._group = WorkerGroup(self.queue, context, serve, self._program)
         self._by_slab: dict[int, _Pending] = {}
         self._complete: dict[int, _Pending] = {}
         """Complete batches by number, in the order in which they became complete."""
@@ -155,7 +159,7 @@ class _Collector:
                     os.close(descriptor)
                 continue
             if message.data is not None or message.buffers:
-                pending.results.append((message, None, descriptor))
+                pending.results.append((message, descriptor))
             if message.complete:
                 self._on_complete(pending)
 
@@ -174,17 +178,18 @@ class _Collector:
         cause = self._group.cause_of_death(worker)
         self._to_replace.add(worker)
         lost = self.queue.lost_by(worker)
+        self._failed_starts = self._failed_starts + 1 if lost is None else 0
+        log.warning("%s; it is replaced, and its samples are made again", cause)
         if lost is None:
-            self._failed_starts += 1
-        else:
-            self._failed_starts = 0
-            self._on_lost(self._by_slab[lost[0]], lost[1], cause)
-        for pending in list(self._by_slab.values()):  # it may have died before it could report that one is complete
-            if pending.number not in self._complete and self.queue.is_complete(pending.slab):
-                if self.queue.is_made_by_one_worker(pending.slab) and not pending.results and not pending.lost:
-                    self.queue.retry(pending.slab, [0])
-                else:
-                    self._on_complete(pending)
+            return
+        slab, units = lost
+        pending = self._by_slab[slab]
+        if units:
+            self._on_lost(pending, units, cause)
+        elif self.queue.is_made_by_one_worker(slab) and not pending.results:
+            self.queue.retry(slab, [0])  # it had made the batch and not sent it
+        if pending.number not in self._complete and self.queue.is_complete(slab):
+            self._on_complete(pending)
 
     def _on_lost(self, pending: _Pending, units: list[int], cause: str) -> None:
         """Let samples of a worker that died be made again, one by one; give up one that kills for the second time."""
@@ -200,7 +205,6 @@ class _Collector:
             self.queue.give_up(pending.slab, given_up)
         again = [unit for unit in units if unit not in given_up]
         if again:
-            log.warning("%s; it is replaced, and its samples are made again", cause)
             self.queue.retry(pending.slab, again)
 
     def replace_dead(self) -> None:
@@ -226,7 +230,7 @@ class _Collector:
     # -- making the batch ------------------------------------------------------------------------------------------
 
     def assemble(self, pending: _Pending) -> Any:
-        """Return the batch; an ExceptionWrapper if it cannot be made."""
+        """Return the batch; an ExceptionWrapper or a RuntimeError if it cannot be made."""
         self._by_slab.pop(pending.slab, None)
         one_worker = self.queue.is_made_by_one_worker(pending.slab)
         used = self.queue.used_bytes(pending.slab)
@@ -236,9 +240,9 @@ class _Collector:
         slab_start = pending.slab * self.queue.slab_bytes
         in_use = max(used, min(start + size, self.queue.slab_bytes))
         area = self._lend(pending, slab_start, in_use if self._uses_slab(pending, size) else 0)
-        results = [self._loaded(message, area, fd) for message, _, fd in pending.results]
+        results = [self._loaded(message, area, fd) for message, fd in pending.results]
         if pending.lost:
-            return _worker_error(RuntimeError, pending.lost)
+            return RuntimeError(pending.lost)
         errors = {slot: error for result in results for slot, error in (result.errors or {}).items()}
         if errors:
             return errors[min(errors)]
@@ -273,7 +277,7 @@ class _Collector:
             ]
             return torch_collate.default_collate(samples)
         except Exception:
-            return ExceptionWrapper(where=f"in DataLoader worker process {results[0].worker}")
+            return wrapped(where=f"in DataLoader worker process {results[0].worker}")
 
     def _known_layout(self) -> SampleLayout | None:
         if self._layout is None and self.queue.layout_state in (KNOWN, IRREGULAR) and (data := self.queue.layout()):
@@ -281,7 +285,7 @@ class _Collector:
         return self._layout
 
     def _uses_slab(self, pending: _Pending, layout_bytes: int) -> bool:
-        return bool(layout_bytes) or any(message.buffers and not message.own_memory for message, *_ in pending.results)
+        return bool(layout_bytes) or any(message.buffers and not message.own_memory for message, _ in pending.results)
 
     def _lend(self, pending: _Pending, start: int, size: int) -> np.ndarray[Any, Any]:
         """Return the first bytes of the slab, as an array that keeps it until no tensor over it is left."""
@@ -331,16 +335,17 @@ class _Collector:
                 pass
             for pending in self._by_slab.values():
                 _close_all(pending)
+            self._program.close()
             self.queue.close()
 
 
 def _close_all(pending: _Pending) -> None:
-    for _, _, descriptor in pending.results:
+    for _, descriptor in pending.results:
         if descriptor >= 0:
             os.close(descriptor)
 
 
-def _slab_bytes(slabs: int) -> int:
+def _slab_bytes() -> int:
     """Return the addresses to reserve for a slab."""
     try:
         import resource
@@ -353,11 +358,6 @@ def _slab_bytes(slabs: int) -> int:
     return SMALL_SLAB_BYTES
 
 
-def _worker_error(kind: type[BaseException], text: str) -> ExceptionWrapper:
-    """Return an error as torch carries it."""
-    return ExceptionWrapper((kind, kind(text), None), where="in the training process")  # type: ignore[arg-type]
-
-
 class _PinningThread:
     """Collects batches in their order and copies them to pinned memory, ahead of the training loop."""
 
@@ -366,7 +366,7 @@ class _PinningThread:
         self._requests: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         """A number for each batch that was drawn; with in_order=False any batch answers any of them."""
         self._ready: queue.SimpleQueue[tuple[_Pending | None, Any]] = queue.SimpleQueue()
-        self._stopped = False
+        self._stopped = threading.Event()
         self._device = torch.accelerator.current_device_index()
         self._thread = threading.Thread(target=self._run, name="penstock-pin-memory", daemon=True)
         self._thread.start()
@@ -392,7 +392,7 @@ class _PinningThread:
 
     def finish(self) -> None:
         """End the thread."""
-        self._stopped = True
+        self._stopped.set()
         self._requests.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -401,10 +401,10 @@ class _PinningThread:
         try:
             torch.set_num_threads(1)
             torch.accelerator.set_device_index(self._device)
-            while not self._stopped:
+            while not self._stopped.is_set():
                 number = self._requests.get()
                 pending = None
-                while pending is None and not self._stopped:
+                while pending is None and not self._stopped.is_set():
                     pending = self._collector.take(
                         number if number is None or number >= 0 else None, 0.1, replaces=False
                     )
@@ -417,12 +417,12 @@ class _PinningThread:
 
     def _pinned(self, pending: _Pending) -> Any:
         batch = self._collector.assemble(pending)
-        if isinstance(batch, ExceptionWrapper):
+        if isinstance(batch, ExceptionWrapper | RuntimeError):
             return batch
         try:
-            return pin_memory(batch)
+            return torch_pin_memory.pin_memory(batch)
         except Exception:
-            return ExceptionWrapper(where=f"in pin memory thread for device {self._device}")
+            return wrapped(where=f"in pin memory thread for device {self._device}")
 
 
 def engine_is_available() -> bool:
@@ -449,14 +449,8 @@ class EngineIteration:
     @staticmethod
     def initial_state(loader: Any) -> dict[str, Any]:
         """Return the state of a loader that has not been iterated over."""
-        return {
-            **SamplerReplay(loader).state(),
-            "batches": 0,
-            "ahead": [],
-            "base_seed": None,
-            "epoch": 0,
-            "finished": False,
-        }
+        begin = SamplerReplay(loader).state()
+        return {**begin, "batches": 0, "ahead": [], "base_seed": None, "epoch": 0, "finished": False}
 
     def begin_epoch(self, loader: Any, state: dict[str, Any] | None) -> None:
         """Begin the next epoch with the same workers."""
@@ -502,6 +496,9 @@ class EngineIteration:
             loader.dataset, loader.collate_fn, loader.worker_init_fn, self._base_seed, loader.num_workers
         )
         context = loader.multiprocessing_context or default_context()
+        method = context.get_start_method() if hasattr(context, "get_start_method") else "a context of the user"
+        reason = "they share its memory" if method == "fork" else "they get it pickled, with its arrays shared"
+        log.info("%d workers are started by %s: %s", loader.num_workers, method, reason)
         self._collector = _Collector(program, context, self._ahead, spread=spread)
         self._stop = weakref.finalize(self, _stop_all, self._collector)
 
@@ -547,6 +544,11 @@ class EngineIteration:
 
     # -- delivering ------------------------------------------------------------------------------------------------
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether its workers belong to this process, and not to one that this is a fork of."""
+        return self._collector is None or self._collector.is_ours
+
     def __iter__(self) -> EngineIteration:
         return self
 
@@ -560,9 +562,7 @@ class EngineIteration:
                 self._end()
                 raise StopIteration
             if not collector.is_ours:
-                raise RuntimeError(
-                    "this process was forked from the one that iterates over the loader: make an iterator in each process"
-                )
+                raise RuntimeError("this process is a fork of the one that iterates: call iter(loader) in this one")
             number, batch = self._take(collector)
             self._outstanding -= 1
             self._note_delivered(number)
@@ -570,7 +570,9 @@ class EngineIteration:
             if isinstance(batch, _Pending):
                 batch = collector.assemble(batch)
             if isinstance(batch, ExceptionWrapper):
-                self._raise(batch)
+                wrapped.reraise(batch)
+            if isinstance(batch, RuntimeError):
+                raise batch
             return batch
 
     def _take(self, collector: _Collector) -> tuple[int, Any]:
@@ -594,11 +596,6 @@ class EngineIteration:
         while self._delivered in self._delivered_ahead:
             self._delivered_ahead.remove(self._delivered)
             self._delivered += 1
-
-    def _raise(self, error: ExceptionWrapper) -> None:
-        if error.where == "in the training process":
-            raise error.exc_type(error.exc_msg.splitlines()[-1].partition(": ")[2])
-        error.reraise()
 
     def _end(self) -> None:
         """End the workers after the last batch, unless they stay for the next epoch."""
@@ -658,7 +655,8 @@ def _pins_memory(loader: Any) -> bool:
         )
     if not torch.accelerator.is_available():
         warnings.warn(
-            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
             stacklevel=5,
         )
         return False

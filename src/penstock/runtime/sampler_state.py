@@ -45,7 +45,8 @@ class SamplerReplay:
 
     def _parts(self) -> list[Any]:
         """Return the batch sampler and the samplers in it."""
-        parts, each = [], self._batch_sampler
+        parts: list[Any] = []
+        each = self._batch_sampler
         while each is not None and len(parts) < 8:
             parts.append(each)
             each = getattr(each, "sampler", None)
@@ -72,8 +73,8 @@ class SamplerReplay:
         if not self._warned and iter_is_single_use(self._batch_sampler, self._parts()):
             self._warned = True
             warnings.warn(
-                "the sampler is an iterator, which gives its order only once: a loader that resumes from this state cannot "
-                "repeat it. Give a sampler whose __iter__ returns a new iterator",
+                "the sampler is an iterator, which gives its order only once: a loader that resumes from this state "
+                "cannot repeat it. Give a sampler whose __iter__ returns a new iterator",
                 stacklevel=4,
             )
         behind = self._drawn - delivered
@@ -101,7 +102,7 @@ class SamplerReplay:
             return
         if self._drawn < state["batches"] or self._hash != state["hash"]:
             raise SettingError(
-                f"the sampler does not repeat the epoch that is resumed: its first {state['batches']} batches are others",
+                f"the sampler does not repeat the epoch that is resumed: its first {state['batches']} batches differ",
                 stage="plan",
                 advice="Use a sampler whose order depends on its seed and epoch alone, or one with a state_dict",
             )

@@ -20,6 +20,8 @@ class StatefulIteration:
         """Begin the next epoch with the same workers."""
         raise NotImplementedError
 
+    is_ours = True
+
     def __iter__(self) -> StatefulIteration:
         return self
 

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils import collate as torch_collate
+from torch.utils.data._utils import collate
 
 from penstock.data.batch.shared_pickle import aligned
+
+torch_collate: Any = collate
 
 
 class DifferentSampleError(Exception):
@@ -129,7 +131,7 @@ def find_layout(sample: Any) -> SampleLayout | None:
 
 
 def _inspect(value: Any, leaves: list[_Leaf]) -> _Node | None:
-    kind = type(value)
+    kind: Any = type(value)
     if kind is dict:
         children = [_inspect(child, leaves) for child in value.values()]
         return None if None in children else _Node(kind, tuple(children), tuple(value))
@@ -171,7 +173,8 @@ def _split(node: _Node, samples: Sequence[Any], columns: list[Any]) -> None:
     if node.kind is None:
         columns[node.leaf] = samples
         return
-    kind, size = node.kind, len(node.children)
+    size = len(node.children)
+    kind: Any = node.kind
     for sample in samples:
         if type(sample) is not kind or len(sample) != size:
             raise DifferentSampleError

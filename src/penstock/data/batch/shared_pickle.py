@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,30 +21,39 @@ ALIGNMENT = 64
 """Buffers begin at a multiple of this, as torch allocates them."""
 
 
-class _Pickler(pickle.Pickler):
+class _TensorPickler:
     """Pickles plain tensors by their storage, so that tensors that share one still do so afterwards."""
 
     def __init__(self, file: io.BytesIO, callback: Callable[[pickle.PickleBuffer], Any]) -> None:
-        super().__init__(file, protocol=5, buffer_callback=callback)
+        super().__init__(file, protocol=5, buffer_callback=callback)  # type: ignore[call-arg]
         self._storages: dict[int, Any] = {}
-        """By address: the memo of pickle recognises a storage only if it is the same object each time."""
+        """Storages by address: the memo of pickle recognises one only if it is the same object each time."""
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             if not _is_plain(value):
-                return NotImplemented
+                return self._otherwise(value)
             storage = value.untyped_storage()
             storage = self._storages.setdefault(storage._cdata, storage)
             geometry = value.dtype, value.storage_offset(), tuple(value.size()), value.stride()
             return _tensor, (storage, *geometry, value.requires_grad, kind is torch.nn.Parameter)
         if kind is torch.UntypedStorage and value.device.type == "cpu":
             return _storage, (pickle.PickleBuffer(_bytes_of(value)),)
-        return NotImplemented
+        return self._otherwise(value)
+
+    def _otherwise(self, value: Any) -> Any:
+        reducer = getattr(super(), "reducer_override", None)  # of cloudpickle; that of pickle has none
+        return NotImplemented if reducer is None else reducer(value)
 
 
-def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
-    """Return the pickle and the buffers that are not part of it."""
+@cache
+def _pickler(base: Any) -> Any:
+    return type("SharedPickler", (_TensorPickler, base), {})
+
+
+def dumps(value: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> tuple[bytes, list[memoryview]]:
+    """Return the pickle and the buffers that are not part of it; `pickler` handles what is not a tensor."""
     buffers: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -54,7 +64,7 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
         return False
 
     file = io.BytesIO()
-    _Pickler(file, keep).dump(value)
+    _pickler(pickler)(file, keep).dump(value)
     return file.getvalue(), buffers
 
 
@@ -84,7 +94,9 @@ def _bytes_of(storage: torch.UntypedStorage) -> Any:
 
 def _storage(buffer: Any) -> torch.UntypedStorage:
     view = np.frombuffer(buffer, np.uint8)
-    return torch.from_numpy(view).untyped_storage() if len(view) else torch.UntypedStorage(0)
+    return (
+        torch.from_numpy(view).untyped_storage() if len(view) else torch.empty(0, dtype=torch.uint8).untyped_storage()
+    )
 
 
 def _tensor(
