@@ -461,6 +461,11 @@ class EngineIteration:
         self._stop: weakref.finalize[Any, Any] | None = None
         self._begin(loader, state)
 
+    @property
+    def progress(self) -> EngineIteration:
+        """The object whose `state_dict` is the loader's."""
+        return self
+
     @staticmethod
     def initial_state(loader: Any) -> dict[str, Any]:
         """Return the state of a loader that has not been iterated over."""
