@@ -1,4 +1,4 @@
-"""`make test-gpu`: penstock.DataLoader pins batches as torch's does; skipped, with the reason, where there is no GPU."""
+"""`make test-gpu`: penstock.DataLoader pins batches as torch does; skipped, with the reason, where there is no GPU."""
 
 import gc
 import threading
