@@ -45,7 +45,7 @@ log = logging.getLogger("penstock")
 LENT_SLABS = 4
 """Batches that the training loop may hold besides those ahead of it. If it holds more, it gets copies."""
 MAX_AHEAD, AHEAD_BYTES = 64, 128 << 20
-"""Where the user has not set prefetch_factor, so many batches may be ahead, and they may take so many bytes, if the
+"""Where prefetch_factor is not set, so many batches may be ahead, and they may take so many bytes, if the
 training loop has to wait for one batch while later ones are complete: as for a sample that takes 50 times as long."""
 SLAB_BYTES = 1 << 30
 """Addresses reserved for a batch. Memory is taken only for pages that are written."""
