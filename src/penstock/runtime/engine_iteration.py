@@ -45,7 +45,7 @@ log = logging.getLogger("penstock")
 LENT_SLABS = 4
 """Batches that the training loop may hold besides those ahead of it. If it holds more, it gets copies."""
 MAX_AHEAD, AHEAD_BYTES = 64, 128 << 20
-"""Where the user has not set prefetch_factor, so many batches may be ahead, and they may take so many bytes, if the
+"""Where prefetch_factor is not set, so many batches may be ahead, and they may take so many bytes, if the
 training loop has to wait for one batch while later ones are complete: as for a sample that takes 50 times as long."""
 SLAB_BYTES = 1 << 30
 """Addresses reserved for a batch. Memory is taken only for pages that are written."""
@@ -97,6 +97,7 @@ class _Collector:
         """Complete batches by number, in the order in which they became complete."""
         self._layout: SampleLayout | None = None
         self._irregular = 0
+        self.pinning: _PinningThread | None = None
         self.batch_bytes = 0
         """The bytes of the largest batch so far."""
         self._failed_starts = 0
@@ -340,6 +341,8 @@ class _Collector:
         if self._stopped or not self.is_ours:
             return
         self._stopped = True
+        if self.pinning is not None:
+            self.pinning.finish()
         try:
             self._group.stop()
         finally:
@@ -454,7 +457,6 @@ class EngineIteration:
             self._max_ahead = max(self._ahead, MAX_AHEAD)
         self._persistent = loader.persistent_workers
         self._pins = _pins_memory(loader)
-        self._dataset = loader.dataset
         self._epoch = -1
         self._collector: _Collector | None = None
         self._pinning: _PinningThread | None = None
@@ -482,18 +484,16 @@ class EngineIteration:
     def _begin(self, loader: Any, state: dict[str, Any] | None) -> None:
         if state is not None and state["finished"]:
             state = None
-        if state is not None and hasattr(self._dataset, "load_state_dict") and "dataset" in state:
-            self._dataset.load_state_dict(state["dataset"])
         self._epoch = self._epoch + 1 if state is None else state["epoch"]
-        self._replay = SamplerReplay(loader, state)
+        self._replay = SamplerReplay(loader, state, self._max_ahead)
         with self._replay:
             self._indices = iter(loader.batch_sampler)
             if self._collector is None or state is not None:
                 self._base_seed = _draw_seed(loader.generator)
             if state is not None and state["base_seed"] is not None:
                 self._base_seed = state["base_seed"]
-            self._number = self._drawn = self._next = 0
-            """Batches published, batches drawn, and the number of the batch to deliver next."""
+            self._drawn = self._next = 0
+            """Batches drawn, and the number of the batch to deliver next."""
             self._position = 0
             self._delivered = 0 if state is None else state["batches"]
             self._delivered_ahead = set() if state is None else set(state["ahead"])
@@ -505,7 +505,7 @@ class EngineIteration:
                 self._start(loader)
             if self._pins:
                 assert self._collector is not None
-                self._pinning = self._pinning or _PinningThread(self._collector)
+                self._pinning = self._collector.pinning = self._pinning or _PinningThread(self._collector)
             for _ in range(self._ahead):
                 self._draw()
 
@@ -520,7 +520,7 @@ class EngineIteration:
         reason = "they share its memory" if method == "fork" else "they get it pickled, with its arrays shared"
         log.info("%d workers are started by %s: %s", loader.num_workers, method, reason)
         self._collector = _Collector(program, context, self._max_ahead, spread=spread)
-        self._stop = weakref.finalize(self, _stop_all, self._collector)
+        self._stop = weakref.finalize(self, self._collector.stop)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
@@ -538,7 +538,7 @@ class EngineIteration:
                 self._position += len(self._next_indices())
             except StopIteration:
                 break
-        self._drawn = self._next = self._number = state["batches"]
+        self._drawn = self._next = state["batches"]
         self._replay.check()
 
     def _draw(self) -> None:
@@ -636,6 +636,8 @@ class EngineIteration:
         pinning, self._pinning = self._pinning, None
         if pinning is not None:
             pinning.finish()
+            if self._collector is not None:
+                self._collector.pinning = None
 
     def close(self) -> None:
         """Stop the workers. The iterator has no more batches then."""
@@ -651,7 +653,7 @@ class EngineIteration:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the batch that was delivered last."""
-        state = {
+        return {
             **self._replay.state(self._delivered),
             "batches": self._delivered,
             "ahead": sorted(self._delivered_ahead),
@@ -659,13 +661,6 @@ class EngineIteration:
             "epoch": self._epoch,
             "finished": self._exhausted and not self._outstanding,
         }
-        if hasattr(self._dataset, "state_dict"):
-            state["dataset"] = self._dataset.state_dict()
-        return state
-
-
-def _stop_all(collector: _Collector) -> None:
-    collector.stop()
 
 
 def _draw_seed(generator: torch.Generator | None) -> int:

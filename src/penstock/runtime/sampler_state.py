@@ -28,13 +28,14 @@ class SamplerReplay:
     As a context it surrounds the first draws: the generators have the state of the epoch that is resumed.
     """
 
-    def __init__(self, loader: Any, state: dict[str, Any] | None = None) -> None:
+    def __init__(self, loader: Any, state: dict[str, Any] | None = None, max_ahead: int = 0) -> None:
+        """`max_ahead` batches, at most, are drawn and not delivered at any time."""
         self._batch_sampler = loader.batch_sampler
         self._loader_generator = loader.generator
         self._resumed = state
         self._global: Any = None
         self._hash = 0
-        self._hashes: deque[int] = deque([0], maxlen=loader.num_workers * (loader.prefetch_factor or 1) + 2)
+        self._hashes: deque[int] = deque([0], maxlen=max_ahead + 2)
         """The hash after each of the last batches drawn, so that the one after those delivered is among them."""
         self._drawn = 0
         self._warned = False
