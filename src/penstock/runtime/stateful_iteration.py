@@ -185,6 +185,11 @@ class MultiProcessIteration(_MultiProcessingDataLoaderIter):
             replaced["generator"] = loader.epoch_rng.copy_for(loader)
         with loader.epoch_rng.in_use():
             super().__init__(_LoaderWith(loader, **replaced))
+        if not loader.in_order and not hasattr(self, "_in_order"):
+            raise SettingError(
+                "this version of torch delivers the batches of this dataset in order only",
+                advice="Leave out in_order=False, or install torch 2.6 or newer",
+            )
         self._num_yielded = self.progress.batches
         if loader.worker_init_fn is not None:
             self._await_worker_states()  # so that iter() raises the error of worker_init_fn
@@ -193,6 +198,7 @@ class MultiProcessIteration(_MultiProcessingDataLoaderIter):
         """Make the records of an epoch."""
         self.progress = Progress(loader)
         self._snapshot_every = loader.snapshot_every_n_steps or 0
+        self._delivers_in_order = loader.in_order
         self._keeps_indexes = loader._dataset_kind == _DatasetKind.Map and (
             not loader.in_order or is_stateful(loader.dataset)
         )
@@ -286,6 +292,9 @@ class MultiProcessIteration(_MultiProcessingDataLoaderIter):
     def _note_delivery(self, batch: TrackedBatch) -> None:
         progress, worker = self.progress, self._workers_delivered[batch.worker]
         index = progress.undelivered.pop(batch.number, None)
+        if self._delivers_in_order:
+            for number in [each for each in progress.undelivered if each < batch.number]:
+                del progress.undelivered[number]  # making it has failed, and the loop went on
         worker.ended = batch.ended
         progress.next_worker = (batch.worker + 1) % self._num_workers
         if not batch.exhausted:
