@@ -1,6 +1,8 @@
 """A penstock.DataLoader delivers what torch's does from datasets that do not run on the engine."""
 
+import gc
 import json
+import multiprocessing
 import os
 import random
 
@@ -165,6 +167,17 @@ def test_the_watcher_counts_the_samples_of_each_batch(dataset, tmp_path):
 def test_persistent_workers_stay_the_same_processes():
     loader = DataLoader(Pid(), num_workers=2, persistent_workers=True, batch_size=None)
     assert list(loader) == list(loader)
+
+
+def test_persistent_workers_end_with_the_last_reference_to_their_loader():
+    loader = DataLoader(Plain([2, 2]), num_workers=2, persistent_workers=True)
+    list(loader)
+    gc.disable()  # a reference cycle would keep them until a collection
+    try:
+        del loader
+        assert multiprocessing.active_children() == []
+    finally:
+        gc.enable()
 
 
 class Pid(IterableDataset):

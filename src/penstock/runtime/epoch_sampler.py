@@ -36,14 +36,13 @@ class EpochRng:
         self._own: torch.Generator | None = None
         """Takes the place of torch's global generator after a state has been loaded."""
 
-    def state_dict(self, loader: Any) -> dict[str, Any]:
-        """Return the present states of all generators, as text."""
+    def state_dict(self, generators: list[torch.Generator]) -> dict[str, Any]:
+        """Return the present states of all generators, as text; `generators` are those of the loader."""
         shared = torch.get_rng_state() if self._own is None else self._own.get_state()
-        return {"global": _as_text(shared), "generators": [_as_text(each.get_state()) for each in _generators(loader)]}
+        return {"global": _as_text(shared), "generators": [_as_text(each.get_state()) for each in generators]}
 
-    def load_state_dict(self, loader: Any, state: dict[str, Any]) -> None:
+    def load_state_dict(self, generators: list[torch.Generator], state: dict[str, Any]) -> None:
         """Set all generators to the saved states."""
-        generators = _generators(loader)
         if len(generators) != len(state["generators"]):
             raise SettingError(
                 f"the state was saved with {len(state['generators'])} random generators, this loader has"
@@ -80,7 +79,7 @@ class EpochRng:
             torch.set_rng_state(state_of_program)
 
 
-def _generators(loader: Any) -> list[torch.Generator]:
+def generators_of(loader: Any) -> list[torch.Generator]:
     """Return the generators that were given to the loader or its samplers, each once."""
     owners = (loader, loader._index_sampler, getattr(loader._index_sampler, "sampler", None))
     found = [getattr(owner, "generator", None) for owner in owners]

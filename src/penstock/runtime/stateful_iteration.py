@@ -22,7 +22,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from penstock.errors import SettingError
-from penstock.runtime.epoch_sampler import EpochRng, EpochSampler, is_stateful
+from penstock.runtime.epoch_sampler import EpochRng, EpochSampler, generators_of, is_stateful
 from penstock.runtime.tracked_fetch import (
     StateRequest,
     TrackedBatch,
@@ -43,12 +43,16 @@ _STATE_REQUEST = "state request"
 
 
 class Progress:
-    """The part of an epoch that one loader has delivered: the content of its `state_dict`."""
+    """The part of an epoch that one loader has delivered: the content of its `state_dict`.
+
+    It has no reference to the loader, which may have one to the iterator, so that workers end with the last reference.
+    """
 
     def __init__(self, loader: Any) -> None:
-        self._loader = loader
+        self._num_workers = loader.num_workers
+        self._generators = generators_of(loader)
         self._rng: EpochRng = loader.epoch_rng
-        self._rng_at_start = self._rng.state_dict(loader)
+        self._rng_at_start = self._rng.state_dict(self._generators)
         self.sampler = EpochSampler(loader._index_sampler, loader.snapshot_every_n_steps or 0)
         self.batches = 0
         """Batches delivered in this epoch."""
@@ -64,7 +68,7 @@ class Progress:
 
     def resume(self, state: dict[str, Any]) -> None:
         """Continue from a saved state with the iterator that begins next."""
-        self._rng.load_state_dict(self._loader, state["rng"])
+        self._rng.load_state_dict(self._generators, state["rng"])
         self._rng_at_start = state["rng"]
         self.sampler.load_state_dict(state["sampler"])
         self.batches, self.next_worker = state["batches"], state["next_worker"]
@@ -72,13 +76,13 @@ class Progress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batch that was delivered last; at the end of an epoch that of the next one."""
-        loader, finished = self._loader, self.finished
+        finished = self.finished
         workers = self.collect_workers()
         return {
-            "num_workers": loader.num_workers,
+            "num_workers": self._num_workers,
             "finished": finished,
             "batches": 0 if finished else self.batches,
-            "rng": self._rng.state_dict(loader) if finished else self._rng_at_start,
+            "rng": self._rng.state_dict(self._generators) if finished else self._rng_at_start,
             "sampler": self.sampler.state_for_next_epoch() if finished else self.sampler.state_at(self.position),
             "undelivered": [index for number, index in self.undelivered.items() if number < self.position],
             "workers": [worker.state_dict() for worker in workers],
