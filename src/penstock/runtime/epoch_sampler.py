@@ -178,6 +178,8 @@ class EpochSampler:
         self._indexes: Iterator[Any] = iter(())
         self._started: list[Any] = []
         """The first index, if it was drawn ahead by `start`."""
+        self._begun = False
+        """Whether the first index of the epoch has been drawn."""
         self._exhausted = False
         self._snapshots: deque[dict[str, Any]] = deque()
         self.position = 0
@@ -195,6 +197,7 @@ class EpochSampler:
         self._hashes.append(self._hash)
         self._started.clear()
         self._snapshots.clear()
+        self._begun = False
         self._exhausted = resume.get("exhausted", False)
         if resume.get("sampler") is not None and is_stateful(self._inner):
             self._inner.load_state_dict(copy.deepcopy(resume["sampler"]))
@@ -227,8 +230,9 @@ class EpochSampler:
         if self._resume is not None:
             resume, self._resume = self._resume, None
             self._catch_up(resume)
-        elif self.position == 0 and not self._snapshots:
+        elif not self._begun:
             self._take_snapshot()
+        self._begun = True
         if not self._started and not self._exhausted:
             self._started.extend(_take(self._indexes, 1))
 
