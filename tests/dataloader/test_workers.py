@@ -201,14 +201,26 @@ class Gated(Numbers):
 
 def test_with_in_order_false_a_slow_batch_does_not_hold_up_the_others(tmp_path):
     gate = tmp_path / "gate"
-    # whole batches: the first sample of all would otherwise be awaited for its layout
-    dataset, collate = Gated(20, str(gate)), torch.tensor
-    loader = DataLoader(dataset, batch_size=2, num_workers=2, in_order=False, collate_fn=collate)
+    loader = DataLoader(Gated(20, str(gate)), batch_size=2, num_workers=2, in_order=False)
     iterator = iter(loader)
     first = [next(iterator)[0].item() for _ in range(9)]
     assert 0 not in first
     gate.write_text("")
     assert sorted([*first, *(batch[0].item() for batch in iterator)]) == list(range(0, 20, 2))
+
+
+def test_workers_may_wait_for_each_other_in_their_first_samples():
+    class Meeting(Numbers):
+        def __init__(self, workers):
+            super().__init__(workers)
+            self.barrier = multiprocessing.Barrier(workers)
+
+        def __getitem__(self, index):
+            self.barrier.wait()
+            return index
+
+    batches = list(DataLoader(Meeting(2), batch_size=1, num_workers=2))
+    assert [batch.tolist() for batch in batches] == [[0], [1]]
 
 
 def test_a_batch_that_takes_longer_than_the_timeout_is_an_error(tmp_path):

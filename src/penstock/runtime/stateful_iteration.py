@@ -16,13 +16,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from penstock.errors import SettingError
-from penstock.runtime.epoch_sampler import EpochRng, EpochSampler, generators_of, is_stateful
+from penstock.runtime.epoch_sampler import EpochRng, EpochSampler, is_stateful
 from penstock.runtime.tracked_fetch import (
     StateRequest,
     TrackedBatch,
@@ -50,9 +51,9 @@ class Progress:
 
     def __init__(self, loader: Any) -> None:
         self._num_workers = loader.num_workers
-        self._generators = generators_of(loader)
+        self._order = SimpleNamespace(generator=loader.generator, _index_sampler=loader._index_sampler)
         self._rng: EpochRng = loader.epoch_rng
-        self._rng_at_start = self._rng.state_dict(self._generators)
+        self._rng_at_start = self._rng.state_dict(self._order)
         self.sampler = EpochSampler(loader._index_sampler, loader.snapshot_every_n_steps or 0)
         self.batches = 0
         """Batches delivered in this epoch."""
@@ -68,7 +69,7 @@ class Progress:
 
     def resume(self, state: dict[str, Any]) -> None:
         """Continue from a saved state with the iterator that begins next."""
-        self._rng.load_state_dict(self._generators, state["rng"])
+        self._rng.load_state_dict(self._order, state["rng"])
         self._rng_at_start = state["rng"]
         self.sampler.load_state_dict(state["sampler"])
         self.batches, self.next_worker = state["batches"], state["next_worker"]
@@ -82,7 +83,7 @@ class Progress:
             "num_workers": self._num_workers,
             "finished": finished,
             "batches": 0 if finished else self.batches,
-            "rng": self._rng.state_dict(self._generators) if finished else self._rng_at_start,
+            "rng": self._rng.state_dict(self._order) if finished else self._rng_at_start,
             "sampler": self.sampler.state_for_next_epoch() if finished else self.sampler.state_at(self.position),
             "undelivered": [index for number, index in self.undelivered.items() if number < self.position],
             "workers": [worker.state_dict() for worker in workers],
