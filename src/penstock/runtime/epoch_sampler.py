@@ -17,6 +17,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -324,8 +325,4 @@ class EpochSampler:
 
 def _take(indexes: Iterator[Any], count: int) -> list[Any]:
     """Return the next indexes. itertools.islice would call iter(), which a sampler's iterator may not expect."""
-    taken = []
-    with suppress(StopIteration):
-        for _ in range(count):
-            taken.append(next(indexes))
-    return taken
+    return list(map(next, repeat(indexes, count)))

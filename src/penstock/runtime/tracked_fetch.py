@@ -9,9 +9,10 @@ state and data.
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -88,9 +89,8 @@ def load_ended_iterator(dataset: Any, state: WorkerState) -> None:
 
 def skip_samples(fetcher: Any, count: int) -> None:
     """Draw samples of an iterable dataset and drop them."""
-    with suppress(StopIteration):
-        for _ in range(0 if fetcher.ended else count):
-            next(fetcher.dataset_iter)  # no itertools here: they call iter(), which may reset a dataset
+    if not fetcher.ended:  # itertools.islice would call iter(), which may reset a dataset
+        deque(map(next, repeat(fetcher.dataset_iter, count)), maxlen=0)
 
 
 @dataclass(frozen=True)
