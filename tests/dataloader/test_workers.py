@@ -87,6 +87,15 @@ def test_a_torch_seed_set_by_worker_init_fn_is_the_initial_seed_of_every_sample(
     assert len({row[1] for row in rows}) == 8
 
 
+def test_the_initial_seed_of_every_sample_fits_into_a_batch():
+    class Seeds(Numbers):
+        def __getitem__(self, index):
+            return torch.initial_seed()
+
+    batches = list(DataLoader(Seeds(64), batch_size=8, num_workers=2))
+    assert len(set(torch.cat(batches).tolist())) == 64
+
+
 def test_an_error_in_worker_init_fn_is_raised_by_the_first_batch():
     def init(number):
         raise LookupError(f"worker {number} is not welcome")
@@ -172,8 +181,8 @@ def test_a_sample_that_kills_two_workers_is_an_error_and_the_others_are_delivere
 def test_a_worker_killed_while_it_waits_is_replaced():
     loader = DataLoader(Worker(40), batch_size=2, num_workers=2, persistent_workers=True)
     pids = {row[3] for row in _samples(loader)}
-    for process in multiprocessing.active_children():
-        process.kill()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
     assert len(_samples(loader)) == 40
     assert not pids & {process.pid for process in multiprocessing.active_children() if process.is_alive()}
 
