@@ -14,6 +14,7 @@ import torch.utils.data
 from torch.utils.data import get_worker_info
 
 from penstock import DataLoader
+from penstock.engine.work_queue import WorkQueue
 from tests.dataloader.samples import Numbers, outcomes
 
 
@@ -176,6 +177,23 @@ def test_a_sample_that_kills_two_workers_is_an_error_and_the_others_are_delivere
     assert "is killed by signal" in text
     assert "sample 13 of the epoch" in text or "a batch" in text
     assert torch.cat(found).tolist() == [index for index in range(24) if not 12 <= index < 16]
+
+
+@pytest.mark.parametrize("collate_fn", [None, torch.tensor], ids=["samples", "batches"])
+@pytest.mark.parametrize("step", ["take", "rows", "finish", "send", "note_reported"])
+def test_a_worker_may_die_at_any_step_of_its_work(tmp_path, monkeypatch, step, collate_fn):
+    original = getattr(WorkQueue, step)
+
+    def die_afterwards(self, *arguments):
+        result = original(self, *arguments)
+        if not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    monkeypatch.setattr(WorkQueue, step, die_afterwards)  # a forked worker inherits it
+    held = list(DataLoader(Numbers(40), batch_size=4, num_workers=1, collate_fn=collate_fn))
+    assert torch.cat(held).tolist() == list(range(40))
 
 
 def test_a_worker_killed_while_it_waits_is_replaced():

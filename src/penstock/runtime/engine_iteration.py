@@ -193,7 +193,7 @@ class _Collector:
         lost = self.queue.lost_by(worker)
         self._failed_starts = self._failed_starts + 1 if lost is None else 0
         log.warning("%s; it is replaced, and its samples are made again", cause)
-        if lost is None:
+        if lost is None or lost[0] not in self._by_slab:  # it had reported all, and that batch is delivered
             return
         slab, units = lost
         pending = self._by_slab[slab]
