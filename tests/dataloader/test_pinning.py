@@ -27,7 +27,9 @@ def pinning_copies(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"persistent_workers": True}, {"in_order": False}, {"collate_fn": torch.tensor}], ids=str
+    "settings",
+    [{}, {"persistent_workers": True}, {"in_order": False}, {"collate_fn": torch.tensor}],
+    ids=["plain", "persistent", "any order", "collate_fn"],
 )
 def test_every_batch_of_every_epoch_is_pinned_also_after_an_early_break(settings):
     loader = DataLoader(Numbers(60), batch_size=2, num_workers=2, pin_memory=True, **settings)
