@@ -34,13 +34,14 @@ def batch_rng(seed: int, epoch: int, samples: Ids) -> np.random.Generator:
 
 def seed_global_rngs(seed: int, epoch: int, sample: int) -> None:
     """Seed the global random generators: those of `random`, numpy and, where it is loaded, torch."""
-    word = sum(factor * number for factor, number in zip(_FACTORS, (seed, epoch, sample), strict=True)) & _WORD
-    word = ((word ^ (word >> 31)) * _FACTORS[1]) & _WORD
+    by_seed, by_epoch, by_sample = _FACTORS
+    word = (by_seed * seed + by_epoch * epoch + by_sample * sample) & _WORD
+    word = ((word ^ (word >> 31)) * by_epoch) & _WORD
     random.seed(word)
     np.random.seed(word >> 32)
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.default_generator.manual_seed(word)
+        torch.default_generator.manual_seed(word >> 1)  # torch.initial_seed() then fits into a tensor of int64
 
 
 @contextmanager
