@@ -81,6 +81,25 @@ class _Iterator:
         self.position = state["position"]
 
 
+class RandomNumbers(Plain):
+    """The iterator draws from torch's global generator, whose state is part of its own."""
+
+    def __iter__(self):
+        return _RandomIterator(_own_numbers(self.sizes))
+
+
+class _RandomIterator(_Iterator):
+    def __next__(self):
+        return super().__next__(), torch.rand(()).item()
+
+    def state_dict(self):
+        return {**super().state_dict(), "generator": torch.get_rng_state().tolist()}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        torch.set_rng_state(torch.tensor(state["generator"], dtype=torch.uint8))
+
+
 class OwnIterator(_Iterator, IterableDataset):
     """The dataset is its own iterator, and iter() begins anew."""
 

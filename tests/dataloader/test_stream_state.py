@@ -21,6 +21,7 @@ from tests.dataloader.streams import (
     EpochSamplerWithState,
     IteratorStateSampler,
     Plain,
+    RandomNumbers,
     Shuffled,
     WithState,
 )
@@ -101,6 +102,23 @@ def test_samples_delivered_out_of_order_are_not_delivered_again_of_a_map_style_d
     resumed.load_state_dict(_saved_and_loaded(loader))
     delivered += resumed
     assert sorted(index for [(index, _)] in delivered) == list(range(20))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [0, 1, 5])
+def test_an_iterator_may_set_the_global_generator_when_it_loads_its_state(workers, stop):
+    def make():
+        return DataLoader(RandomNumbers([4, 4]), num_workers=workers, collate_fn=as_is)
+
+    loader = make()
+    iterator = iter(loader)
+    for _ in range(stop):
+        next(iterator)
+    state = _saved_and_loaded(loader)
+    rest = list(iterator)
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert list(resumed) == rest
 
 
 def test_a_worker_that_has_ended_does_not_begin_again():

@@ -137,11 +137,16 @@ class SingleProcessIteration(_SingleProcessDataLoaderIter):
         with loader.epoch_rng.in_use():
             super().__init__(_LoaderWith(loader, _index_sampler=self.progress.sampler))
             self.progress.sampler.start()
-            if saved is not None and not begins_epoch:
-                load_iterator_state(self._dataset_fetcher, saved)
-                if self._dataset_kind == _DatasetKind.Iterable:
-                    _log_repeated_work(saved.batches_since)
-                    skip_samples(self._dataset_fetcher, saved.batches_since * (loader.batch_size or 1))
+            if (
+                saved is not None
+                and not saved.ended
+                and not begins_epoch
+                and self._dataset_kind == _DatasetKind.Iterable
+            ):
+                _log_repeated_work(saved.batches_since)
+                skip_samples(self._dataset_fetcher, saved.batches_since * (loader.batch_size or 1))
+        if saved is not None and not begins_epoch:  # it may set torch's global generator, which the dataset draws from
+            load_iterator_state(self._dataset_fetcher, saved)
         self._num_yielded = self.progress.batches
         self.progress.collect_workers = self._worker_states
 
