@@ -102,14 +102,18 @@ def test_an_epoch_of_bad_samples_ends_without_a_batch(make_loader, labels):
 
 
 def test_with_several_ranks_a_good_sample_is_repeated_so_that_ranks_stay_in_step(make_loader, labels, caplog):
-    path = labels(16, bad=(4, 6))
+    path = labels(16, bad=(4, 5))
     errors = penstock.ErrorOptions("skip", max_bad_fraction=1.0)
     batches = [
-        [batch["__key__"] for batch in make_loader(path, LABEL, 2, errors=errors, rank=rank, world_size=2)]
+        [
+            (batch["__key__"], batch["__padding__"].tolist())
+            for batch in make_loader(path, LABEL, 2, errors=errors, rank=rank, world_size=2)
+        ]
         for rank in range(2)
     ]
     assert [len(each) for each in batches] == [4, 4]
-    assert batches[0][1] == ["0002", "0002"]  # the batch of samples 4 and 6
+    assert batches[0][1] == (["0001", "0001"], [True, True])  # the batch of samples 4 and 5
+    assert [padding for rank, each in enumerate(batches) for _, padding in each[2 * (1 - rank) :]] == [[False] * 2] * 6
     assert "this rank repeats a good sample" in caplog.text
 
 
