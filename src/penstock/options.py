@@ -101,8 +101,9 @@ class EngineOptions:
     """How the work is run: `Loader(…, engine=EngineOptions(memory_bytes=8 << 30))`."""
 
     executor: Executor = "auto"
-    """Whether workers are processes ("process") or threads ("thread"). "auto": processes, but threads on one core, on
-    Windows and on a Python without GIL. Threads suit notebooks and small datasets, since they start at once."""
+    """Whether workers are processes ("process") or threads ("thread"). "auto": processes, but threads on Windows, on a
+    Python without GIL, and on one core if no function of the user runs in the workers. Threads suit notebooks and small
+    datasets, since they start at once, but they cannot seed the global random generators for each sample."""
     memory_bytes: int | None = None
     """Bytes for arena, slabs and worker processes together. None: a quarter of the free memory, divided among the ranks
     of the machine. More memory lets more batches be made ahead."""

@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import random
 
 import numpy as np
 import pytest
 import simplejpeg
+import torch
 from tests.support.loader_helpers import keys_of
 
 import penstock
@@ -208,6 +210,26 @@ def test_a_transform_knows_key_and_geometry_and_declares_what_it_returns(make_lo
         assert batch["number"].tolist() == numbers
         assert batch["area"].tolist() == [256.0] * 3
         assert [points.tolist() for points in batch["points"]] == [list(range(n + 1)) for n in numbers]
+
+
+def with_global_draws(sample, rng):
+    return {**sample, "draws": np.array([random.random(), np.random.rand(), torch.rand(1).item()])}
+
+
+def test_the_global_generators_are_seeded_for_each_sample_that_a_process_transforms(make_loader, tmp_path):
+    path = write_shard(tmp_path / "a.tar", [(f"{n}", {".cls": b"1"}) for n in range(24)])
+
+    def draws(workers, **settings):
+        settings = {"executor": "process", "transform": with_global_draws, "num_workers": workers, **settings}
+        loader = make_loader(path, LABEL, 4, **settings)
+        return [row for batch in loader for row in map(tuple, batch["draws"].tolist())], loader
+
+    (one, loader), (two, _), (other, _) = draws(1), draws(2), draws(1, seed=1)
+    assert one == two
+    assert len(set(one)) == 24
+    assert not set(one) & set(other)
+    following = [row for batch in loader for row in map(tuple, batch["draws"].tolist())]
+    assert not set(one) & set(following)
 
 
 def fail_for_three(sample, rng):

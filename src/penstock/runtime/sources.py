@@ -37,7 +37,9 @@ def _shard_source(
     shards: Any, fields: Mapping[str, Field] | None, options: LoaderOptions, order: OrderSettings
 ) -> Source:
     _check_order(options)
-    functions = SampleFunctions(options.transform, options.outputs, options.collate_fn, options.filter)
+    runs_user_code = options.transform is not None or options.collate_fn is not None
+    in_processes = choose_executor(options.engine, runs_user_code=runs_user_code) == "process"
+    functions = SampleFunctions(options.transform, options.outputs, options.collate_fn, options.filter, in_processes)
     groups = find_shard_groups(shards)
     # a sampler's order is taken to be that of this rank already
     ranks = RankShare() if options.has_user_order else find_ranks(options.rank, options.world_size)
@@ -62,7 +64,7 @@ def _dataset_source(
     for name in [*options.reading.changed(), *(name for name, is_set in only_shards.items() if is_set)]:
         raise SettingError(f"{name} is for shards; a dataset reads its samples itself, in the workers")
     _check_order(options)
-    in_processes = choose_executor(options.engine) == "process"
+    in_processes = choose_executor(options.engine, runs_user_code=True) == "process"
     samples = DatasetSamples(dataset, order.seed, options.transform, in_processes)
     return DatasetSource(samples, _batch_order(len(dataset), options), options.collate_fn, options.errors.on_error)
 

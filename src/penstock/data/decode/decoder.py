@@ -17,7 +17,7 @@ from penstock.core.contracts import BAD_SAMPLE, Extras, Task, TaskRunner
 from penstock.core.slab_layout import EncodedSizes, RaggedBuffer, SlabLayout, store_ragged
 from penstock.core.types import Ids
 from penstock.data.batch.decoded_batch import PADDING
-from penstock.data.decode.rng import sample_rng, uniform_draws
+from penstock.data.decode.rng import sample_rng, seed_global_rngs, uniform_draws
 from penstock.data.fields.array import Array
 from penstock.data.fields.base import (
     NOT_ENCODED,
@@ -112,6 +112,8 @@ class Decoder:
     """The files in which workers read the parts that are not in the arena."""
     key_columns: int = 0
     """Columns at the end of each row that hold the sample's key, for the transform."""
+    seeds_globals: bool = False
+    """Whether the global random generators are seeded before each call of the transform."""
 
     def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
         """Return a function that decodes a task's samples into their slab."""
@@ -255,6 +257,8 @@ class Decoder:
         declared = {GEOMETRY: values[GEOMETRY]} if GEOMETRY in values else {}
         values[KEY] = self._key(row)
         values[GEOMETRY] = sample.geometries
+        if self.seeds_globals:
+            seed_global_rngs(self.seed, epoch, row[1])
         with _ErrorContext("transform"):
             transformed = self.transform(values, sample_rng(self.seed, epoch, row[1]))
             if not isinstance(transformed, dict):

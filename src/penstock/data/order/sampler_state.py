@@ -20,6 +20,10 @@ import numpy as np
 from penstock.data.order.checkpoint import ORDER_SAMPLER
 from penstock.errors import SettingError
 
+CHECKED_DRAWS = 32
+"""Later draws that are checked: a sampler that draws from the global generators does so for each batch, and a check
+takes a tenth of a millisecond."""
+
 
 class SamplerState:
     """The random state of one sampler, and of the sampler inside a batch sampler."""
@@ -31,6 +35,7 @@ class SamplerState:
             self._samplers["sampler.sampler"] = inner
         self.draws_with_the_training = False
         """Whether it has drawn from the global generators after the first batch of an epoch."""
+        self._checked = 0
 
     @contextmanager
     def first_draw(self, order: dict[str, Any]) -> Iterator[None]:
@@ -55,9 +60,10 @@ class SamplerState:
     @contextmanager
     def later_draw(self) -> Iterator[None]:
         """Draw a later batch, in the context, and note whether that changes the global generators."""
-        if self.draws_with_the_training:
+        if self.draws_with_the_training or self._checked >= CHECKED_DRAWS:
             yield
             return
+        self._checked += 1
         before = _fingerprints()
         yield
         self.draws_with_the_training = _fingerprints() != before

@@ -86,6 +86,8 @@ class SampleFunctions:
     """Shape and dtype, or "ragged", of what the transform returns; what is not named here is found by trying."""
     collate_fn: CollateFunction | None = None
     filter: Callable[[SampleInfo], bool] | None = None
+    in_processes: bool = False
+    """Whether worker processes run them. Only there may the global random generators be seeded."""
 
     def __post_init__(self) -> None:
         if self.outputs and self.transform is None:
@@ -337,7 +339,8 @@ class ShardSource:
 
     def worker_program_with(self, files: PageCacheFiles | None, layout: SlabLayout) -> Decoder | CollateProgram:
         """Return what workers run, with the files that they read themselves."""
-        decoder = replace(self.decoder(), layout=layout, files=files)
+        seeds_globals = self.functions.in_processes
+        decoder = replace(self.decoder(), layout=layout, files=files, seeds_globals=seeds_globals)
         if self.functions.collate_fn is None:
             return decoder
         return CollateProgram(DecodedSamples(decoder), self.functions.collate_fn, self._on_error)
