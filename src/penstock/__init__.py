@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Raw,
         Text,
     )
+    from penstock.dataloader import DataLoader
     from penstock.loader import Loader
     from penstock.options import CacheOptions, EngineOptions, ErrorOptions, ReadOptions
     from penstock.probe.step import probe_step
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from penstock.watcher.watch import watch
 
 __all__ = [
-    "AdaptiveLoader", "Array", "Boxes", "CacheOptions", "CutMix", "EngineOptions", "ErrorOptions", "Field", "Geometry",
-    "GpuTransform", "Image", "Json", "Label", "Loader", "Mask", "MixUp", "RandomResizedCrop", "Raw", "ReadOptions",
-    "Text",
+    "AdaptiveLoader", "Array", "Boxes", "CacheOptions", "CutMix", "DataLoader", "EngineOptions", "ErrorOptions",
+    "Field", "Geometry", "GpuTransform", "Image", "Json", "Label", "Loader", "Mask", "MixUp", "RandomResizedCrop",
+    "Raw", "ReadOptions", "Text",
     "plan_for", "probe_step", "tune", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0.dev0"
@@ -40,6 +41,7 @@ _MODULES = {
     "AdaptiveLoader": "penstock.tuner.adaptive.loader",
     "CacheOptions": "penstock.options",
     "CutMix": "penstock.train.mix",
+    "DataLoader": "penstock.dataloader",
     "EngineOptions": "penstock.options",
     "ErrorOptions": "penstock.options",
     "Loader": "penstock.loader",
