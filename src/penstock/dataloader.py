@@ -20,6 +20,7 @@ import torch.utils.data
 from torch.utils.data import IterableDataset
 
 from penstock.errors import SettingError
+from penstock.frameworks import keep_in_accelerate
 from penstock.runtime.engine_iteration import EngineIteration, engine_is_available
 from penstock.runtime.stateful_iteration import StatefulIteration
 
@@ -110,6 +111,7 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self._state_to_load: dict[str, Any] | None = None
         """The state that the next iteration begins with."""
+        keep_in_accelerate(DataLoader)
         self._current: EngineIteration | StatefulIteration | None = None
         """The iteration that began last, whose state is the loader's."""
 
