@@ -390,8 +390,9 @@ class WorkQueue:
         if len(description) > LAYOUT_BYTES:
             return False
         with self._lock():
-            self._control.view[self._layout_start : self._layout_start + len(description)] = description
-            self._words[_LAYOUT_LENGTH] = len(description)
+            if description:  # else one that was noted before stays: batches in work have it
+                self._control.view[self._layout_start : self._layout_start + len(description)] = description
+                self._words[_LAYOUT_LENGTH] = len(description)
             self._words[_LAYOUT] = state
             self._wake_idle()
         return True
@@ -406,11 +407,14 @@ class WorkQueue:
         start = self._layout_start
         return bytes(self._control.view[start : start + self._words[_LAYOUT_LENGTH]])
 
-    def allocate(self, taken: Taken, size: int) -> int | None:
-        """Return the offset of so many bytes of the batch's slab, behind what is in use; None if they do not fit."""
+    def allocate(self, taken: Taken, size: int, least: int) -> int | None:
+        """Return the offset of so many bytes of the batch's slab, behind what is in use; None if they do not fit.
+
+        `least` is the first offset behind the arrays of the layout.
+        """
         with self._lock():
             entry = self._entry(taken.slab)
-            start = self._words[entry + _PAYLOAD]
+            start = max(least, self._words[entry + _PAYLOAD])
             if start + size > self.slab_bytes:
                 return None
             self._words[entry + _PAYLOAD] = start + (-(-size // 64) * 64)

@@ -211,8 +211,8 @@ class _Worker:
         """Write samples into the slab; send those that do not have the layout as they are."""
         if not samples:
             return
-        if self._layout is None and self._queue.layout_state == KNOWN:
-            self._layout = pickle.loads(self._queue.layout())  # noqa: S301 (another worker made it)
+        if self._layout is None and (description := self._queue.layout()):
+            self._layout = pickle.loads(description)  # noqa: S301 (another worker made it)
         layout = self._layout
         result.text, result.objects = {}, {}
         if layout is None:
@@ -288,7 +288,7 @@ class _Worker:
         if not total:
             return message, None
         memory = None
-        offset = self._queue.allocate(taken, total)
+        offset = self._queue.allocate(taken, total, self._end_of_arrays(taken))
         if offset is None:
             memory = SharedMemory.create(total, "batch")
             message.own_memory, offset, target = total, 0, memory.view
@@ -302,6 +302,11 @@ class _Worker:
             offset += shared_pickle.aligned(part.nbytes)
         message.buffers = tuple(places)
         return message, memory
+
+    def _end_of_arrays(self, taken: Taken) -> int:
+        """Return the offset in the slab behind the arrays of the layout, if the batch has any."""
+        start = self._queue.data_start(taken.count, taken.row_bytes)
+        return start if taken.one_worker or self._layout is None else start + self._layout.starts(taken.count)[-1]
 
     def _send(self, message: Message, memory: SharedMemory | None) -> None:
         if memory is None:

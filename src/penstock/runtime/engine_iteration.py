@@ -31,7 +31,7 @@ from penstock.data.batch.sample_layout import SampleLayout, collates_as_torch
 from penstock.data.batch.slab_pool import SlabPool
 from penstock.data.decode.dataset_program import has_getitems
 from penstock.engine.shared_memory import SharedMemory
-from penstock.engine.work_queue import IRREGULAR, KNOWN, WorkQueue
+from penstock.engine.work_queue import IRREGULAR, WorkQueue
 from penstock.engine.worker_group import MAX_FAILED_STARTS, WorkerGroup, default_context
 from penstock.runtime.dataloader_worker import Message, Result, WorkerProgram, encode_rows, serve
 from penstock.runtime.sampler_state import SamplerReplay
@@ -280,7 +280,7 @@ class _Collector:
             return wrapped(where=f"in DataLoader worker process {results[0].worker}")
 
     def _known_layout(self) -> SampleLayout | None:
-        if self._layout is None and self.queue.layout_state in (KNOWN, IRREGULAR) and (data := self.queue.layout()):
+        if self._layout is None and (data := self.queue.layout()):
             self._layout = pickle.loads(data)  # noqa: S301 (a worker of this program)
         return self._layout
 

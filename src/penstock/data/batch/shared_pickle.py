@@ -52,7 +52,7 @@ def _pickler(base: Any) -> Any:
     return type("SharedPickler", (_TensorPickler, base), {})
 
 
-def dumps(value: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> tuple[bytes, list[memoryview]]:
+def dumps(value: Any, pickler: Any = pickle.Pickler) -> tuple[bytes, list[memoryview]]:
     """Return the pickle and the buffers that are not part of it; `pickler` handles what is not a tensor."""
     buffers: list[memoryview] = []
 
@@ -64,7 +64,8 @@ def dumps(value: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> tuple[b
         return False
 
     file = io.BytesIO()
-    _pickler(pickler)(file, keep).dump(value)
+    shared = _pickler(pickler)
+    shared(file, keep).dump(value)
     return file.getvalue(), buffers
 
 
