@@ -461,6 +461,7 @@ class EngineIteration:
 
     def _begin(self, loader: Any, state: dict[str, Any] | None) -> None:
         if state is not None and state["finished"]:
+            SamplerReplay(loader).set_generators(state["next_generators"])
             state = None
         if state is not None and hasattr(self._dataset, "load_state_dict") and "dataset" in state:
             self._dataset.load_state_dict(state["dataset"])
@@ -629,6 +630,8 @@ class EngineIteration:
             "epoch": self._epoch,
             "finished": self._exhausted and not self._outstanding,
         }
+        if state["finished"]:
+            state["next_generators"] = self._replay.generator_states()
         if hasattr(self._dataset, "state_dict"):
             state["dataset"] = self._dataset.state_dict()
         return state

@@ -57,10 +57,19 @@ class SamplerReplay:
         unique = {id(each): each for each in found if isinstance(each, torch.Generator)}
         return list(unique.values())
 
+    def generator_states(self) -> list[torch.Tensor]:
+        """Return the states that the generators of the loader and of its samplers have now."""
+        return [generator.get_state() for generator in self._generators()]
+
+    def set_generators(self, states: list[torch.Tensor]) -> None:
+        """Give the generators of the loader and of its samplers these states."""
+        for generator, state in zip(self._generators(), states, strict=False):
+            generator.set_state(state)
+
     def _now(self) -> dict[str, Any]:
         stateful = next((part for part in self._parts() if hasattr(part, "state_dict")), None)
         return {
-            "generators": [generator.get_state() for generator in self._generators()],
+            "generators": self.generator_states(),
             "global": _global_state(),
             "sampler": None if stateful is None else stateful.state_dict(),
             "sampler_epoch": [
@@ -113,8 +122,7 @@ class SamplerReplay:
             return self
         self._global = _global_state()
         _set_global_state(state["global"])
-        for generator, value in zip(self._generators(), state["generators"], strict=False):
-            generator.set_state(value)
+        self.set_generators(state["generators"])
         for part, epoch in zip(self._parts(), state["sampler_epoch"], strict=False):
             if epoch is not None and hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
