@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from benchmarks import cold, guards, index, memory, order, overhead, pack, pairs, ranks, ray, straggler
+from benchmarks import cold, dataloader, guards, index, memory, order, overhead, pack, pairs, ranks, ray, straggler
 from benchmarks.document import DOCUMENT, Finding, as_json, lines_of, show, write
 from benchmarks.peers import environment, report
 from benchmarks.peers.compare import Results
@@ -43,6 +43,7 @@ SUITES: dict[str, Callable[[], Iterable[Finding]]] = {
     "ray": ray.measure,
     "ranks": ranks.measure,
     "straggler": straggler.measure,
+    "dataloader": dataloader.measure,
     "cold": cold.measure,
     "memory": memory.measure,
     "overhead": overhead.measure,

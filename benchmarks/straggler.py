@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -63,7 +64,9 @@ def measure() -> Iterator[Line]:
 
 
 def _compare(what: str, dataset: Uneven, target: float) -> Line:
-    ours, other = in_turns([lambda: _rate(_make_penstock, dataset), lambda: _rate(_make_dataloader, dataset)], ROUNDS)
+    ours, other = in_turns(
+        [partial(rate_of_second_epoch, make, dataset) for make in (_make_penstock, _make_dataloader)], ROUNDS
+    )
     return Line(
         f"map-style, {what}",
         f"{median(ours):,.0f} samples/s",
@@ -74,7 +77,7 @@ def _compare(what: str, dataset: Uneven, target: float) -> Line:
     )
 
 
-def _rate(make: Callable[[Uneven], Iterable[Any]], dataset: Uneven) -> float:
+def rate_of_second_epoch(make: Callable[[Uneven], Iterable[Any]], dataset: Uneven) -> float:
     """Return the samples per second of the second epoch; each sample must be delivered exactly once."""
     with tempfile.TemporaryDirectory() as folder:
         flag = Path(folder) / "slow"

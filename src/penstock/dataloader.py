@@ -54,7 +54,8 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         multiprocessing_context (str or context, default None): How workers are started. None: forked where the system
             can, unless `multiprocessing.set_start_method` says otherwise.
         generator (torch.Generator, default None): Seeds the order and the workers. None: torch's global generator.
-        prefetch_factor (int, default None): Batches ahead of the training loop per worker, at most. None: 2.
+        prefetch_factor (int, default None): Batches ahead of the training loop per worker, at most. None: 2, and up to
+            64 batches in all while the loop waits for one batch and later ones are complete, if they are small.
         persistent_workers (bool, default False): Whether workers live from epoch to epoch. Otherwise each epoch starts
             new ones, which see the changes made to the dataset in between.
         pin_memory_device (str, default ""): As in torch, where it is deprecated.
@@ -109,6 +110,7 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         )
         self.in_order = in_order
         self.snapshot_every_n_steps = snapshot_every_n_steps
+        self.prefetch_factor_is_set = prefetch_factor is not None
         self._state_to_load: dict[str, Any] | None = None
         """The state that the next iteration begins with."""
         keep_in_accelerate(DataLoader)

@@ -44,6 +44,9 @@ log = logging.getLogger("penstock")
 
 LENT_SLABS = 4
 """Batches that the training loop may hold besides those ahead of it. If it holds more, it gets copies."""
+MAX_AHEAD, AHEAD_BYTES = 64, 128 << 20
+"""Where the user has not set prefetch_factor, so many batches may be ahead, and they may take so many bytes, if the
+training loop has to wait for one batch while later ones are complete: as for a sample that takes 50 times as long."""
 SLAB_BYTES = 1 << 30
 """Addresses reserved for a batch. Memory is taken only for pages that are written."""
 SMALL_SLAB_BYTES = 32 << 20
@@ -80,8 +83,8 @@ class _Collector:
     It has no reference to its iteration, so that the iteration's finalizer can stop it.
     """
 
-    def __init__(self, program: WorkerProgram, context: Any, ahead: int, *, spread: bool) -> None:
-        slabs = ahead + LENT_SLABS + 1
+    def __init__(self, program: WorkerProgram, context: Any, max_ahead: int, *, spread: bool) -> None:
+        slabs = max_ahead + LENT_SLABS + 1
         self.queue = WorkQueue(program.num_workers, slabs, _slab_bytes())
         if not spread:
             self.queue.set_layout(IRREGULAR)
@@ -94,6 +97,8 @@ class _Collector:
         """Complete batches by number, in the order in which they became complete."""
         self._layout: SampleLayout | None = None
         self._irregular = 0
+        self.batch_bytes = 0
+        """The bytes of the largest batch so far."""
         self._failed_starts = 0
         self._to_replace: set[int] = set()
         self._pid = os.getpid()
@@ -148,6 +153,13 @@ class _Collector:
             ready = self._poll.poll(1000 * min(left_s, MAX_WAIT_S))
             if not ready or any(descriptor != self.queue.fileno() for descriptor, _ in ready):
                 self._find_dead()
+
+    def is_held_up(self, number: int) -> bool:
+        """Return whether batch `number` is not complete, while half of the batches behind it are."""
+        if number in self._complete:
+            return False
+        self._receive()
+        return number not in self._complete and 2 * len(self._complete) >= len(self._by_slab)
 
     def _receive(self) -> None:
         while (received := self.queue.receive()) is not None:
@@ -239,6 +251,7 @@ class _Collector:
         size = 0 if layout is None else layout.starts(pending.count)[-1]
         slab_start = pending.slab * self.queue.slab_bytes
         in_use = max(used, min(start + size, self.queue.slab_bytes))
+        self.batch_bytes = max(self.batch_bytes, in_use)
         area = self._lend(pending, slab_start, in_use if self._uses_slab(pending, size) else 0)
         results = [self._loaded(message, area, fd) for message, fd in pending.results]
         if pending.lost:
@@ -436,7 +449,9 @@ class EngineIteration:
     def __init__(self, loader: Any, state: dict[str, Any] | None) -> None:
         self._in_order = loader.in_order
         self._timeout_s = loader.timeout or float("inf")
-        self._ahead = loader.num_workers * loader.prefetch_factor
+        self._ahead = self._max_ahead = loader.num_workers * loader.prefetch_factor
+        if not loader.prefetch_factor_is_set:
+            self._max_ahead = max(self._ahead, MAX_AHEAD)
         self._persistent = loader.persistent_workers
         self._pins = _pins_memory(loader)
         self._dataset = loader.dataset
@@ -500,7 +515,7 @@ class EngineIteration:
         method = context.get_start_method() if hasattr(context, "get_start_method") else "a context of the user"
         reason = "they share its memory" if method == "fork" else "they get it pickled, with its arrays shared"
         log.info("%d workers are started by %s: %s", loader.num_workers, method, reason)
-        self._collector = _Collector(program, context, self._ahead, spread=spread)
+        self._collector = _Collector(program, context, self._max_ahead, spread=spread)
         self._stop = weakref.finalize(self, _stop_all, self._collector)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
@@ -564,6 +579,7 @@ class EngineIteration:
                 raise StopIteration
             if not collector.is_ours:
                 raise RuntimeError("this process is a fork of the one that iterates: call iter(loader) in this one")
+            self._grow(collector)
             number, batch = self._take(collector)
             self._outstanding -= 1
             self._note_delivered(number)
@@ -575,6 +591,15 @@ class EngineIteration:
             if isinstance(batch, RuntimeError):
                 raise batch
             return batch
+
+    def _grow(self, collector: _Collector) -> None:
+        """Allow more batches ahead if one batch holds up the others, and they are small enough."""
+        if self._ahead < self._max_ahead and self._in_order and not self._pins and collector.is_held_up(self._next):
+            fitting = AHEAD_BYTES // max(1, collector.batch_bytes)
+            wanted = max(self._ahead, min(2 * self._ahead, self._max_ahead, fitting))
+            for _ in range(wanted - self._ahead):
+                self._draw()
+            self._ahead = wanted
 
     def _take(self, collector: _Collector) -> tuple[int, Any]:
         """Return the next batch and its number."""
