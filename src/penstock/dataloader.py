@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset
 
 from penstock.errors import SettingError
 from penstock.frameworks import keep_in_accelerate
-from penstock.runtime.engine_iteration import EngineIteration, engine_is_available
+from penstock.runtime.engine_iteration import EngineIteration, EngineProgress, engine_is_available
 from penstock.runtime.stateful_iteration import StatefulIteration
 
 T = TypeVar("T")
@@ -136,6 +136,11 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         self.check_worker_number_rationality()
         make = EngineIteration if self._runs_on_engine else StatefulIteration
         return make(self, state)
+
+    def engine_progress(self) -> EngineProgress | None:
+        """Return what the workers have done since they were started; None where torch's machinery runs, or nothing."""
+        iteration = self._current
+        return iteration.progress() if isinstance(iteration, EngineIteration) else None
 
     @property
     def _runs_on_engine(self) -> bool:

@@ -135,4 +135,4 @@ def _replace_base(made: Any, kind: type[DataLoader[Any]]) -> None:
         if not isinstance(base.dataset, IterableDataset):
             arguments["sampler"] = base.sampler
     made.base_dataloader = kind(base.dataset, **arguments)
-    made.dl_state_dict = made.base_dataloader.state_dict()  # type: ignore[attr-defined]
+    made.dl_state_dict = made.base_dataloader.state_dict()

@@ -17,6 +17,7 @@ import time
 import warnings
 import weakref
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +76,22 @@ class _Pending:
     """Workers that died while they made a sample, by slot."""
     lost: str = ""
     """Why samples of it were given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProgress:
+    """What the workers have done since they were started, for the watcher."""
+
+    busy_s: float
+    """Seconds of all workers together on samples and batches."""
+    waited_s: float
+    """Seconds in which they waited, because as many batches as may be ahead of the training loop were made."""
+    pids: list[int | None]
+    """The processes of the workers."""
+    outstanding: int
+    """Batches that are drawn and not delivered."""
+    complete: int
+    """Those of them that are complete."""
 
 
 class _Collector:
@@ -234,6 +251,11 @@ class _Collector:
             self._group.replace(worker)
         self._to_replace.clear()
         self._watch()
+
+    @property
+    def complete(self) -> int:
+        """Batches that are complete, as far as workers have been listened to."""
+        return len(self._complete)
 
     def pids(self) -> list[int | None]:
         """Return the processes of the workers."""
@@ -456,6 +478,7 @@ class EngineIteration:
         self._pins = _pins_memory(loader)
         self._dataset = loader.dataset
         self._epoch = -1
+        self._progress: EngineProgress | None = None
         self._collector: _Collector | None = None
         self._pinning: _PinningThread | None = None
         self._stop: weakref.finalize[Any, Any] | None = None
@@ -635,6 +658,7 @@ class EngineIteration:
 
     def close(self) -> None:
         """Stop the workers. The iterator has no more batches then."""
+        self.progress()
         self._stop_pinning()
         self._outstanding = 0
         self._exhausted = True
@@ -642,6 +666,15 @@ class EngineIteration:
         stop, self._stop = self._stop, None
         if stop is not None:
             stop()
+
+    def progress(self) -> EngineProgress | None:
+        """Return what the workers have done so far, or until they were ended; None if there were none."""
+        collector = self._collector
+        if collector is not None and collector.is_ours:
+            with suppress(ValueError):  # the queue has been closed meanwhile, by another thread
+                times = collector.queue.times()
+                self._progress = EngineProgress(*times, collector.pids(), self._outstanding, collector.complete)
+        return self._progress
 
     # -- state -----------------------------------------------------------------------------------------------------
 

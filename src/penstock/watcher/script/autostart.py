@@ -25,6 +25,7 @@ LOADER_CLASSES = {
     "torch.utils.data.dataloader": "DataLoader",
     "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
     "penstock.loader": "Loader",
+    "penstock.dataloader": "DataLoader",
 }
 """Modules, each with the name of its class that may define an `__iter__` of its own."""
 on_loader_import: list[Callable[[Any], None]] = []
@@ -70,7 +71,7 @@ class _LoaderImportHook:
                     action(loader_class)
             else:
                 _start_at_first_iter(loader_class)
-            if class_name == "DataLoader":
+            if name == "torch.utils.data.dataloader":
                 _apply_plan(loader_class)
 
         loader.exec_module = execute_and_hook  # type: ignore[method-assign]
