@@ -4,8 +4,8 @@ It is a subclass of torch's, so torch itself checks the arguments and makes the 
 `isinstance` accept it. What differs is the iterator:
 
 * map-style dataset, `num_workers` > 0, batches made by the loader: `runtime/engine_iteration.py`
-* everything else (`num_workers=0`, IterableDataset, `batch_size=None`): `runtime/stateful_iteration.py`, which is
-  torch's own machinery with exact state
+* everything else (`num_workers=0`, IterableDataset, `batch_size=None`, datasets that have `state_dict` and
+  `load_state_dict`): `runtime/stateful_iteration.py`, which is torch's own machinery with exact state
 
 Both kinds of iterator have `state_dict()`; the state to resume from is passed to their constructor.
 """
@@ -21,8 +21,9 @@ from torch.utils.data import IterableDataset
 
 from penstock.errors import SettingError
 from penstock.frameworks import keep_in_accelerate
-from penstock.runtime.engine_iteration import EngineIteration, EngineProgress, engine_is_available
-from penstock.runtime.stateful_iteration import StatefulIteration
+from penstock.runtime.engine_iteration import EngineIteration, EngineWork, engine_is_available
+from penstock.runtime.epoch_sampler import EpochRng, is_stateful
+from penstock.runtime.stateful_iteration import begin_iteration, initial_state
 
 T = TypeVar("T")
 STATE_VERSION = 1
@@ -60,8 +61,9 @@ class DataLoader(torch.utils.data.DataLoader[T]):
             new ones, which see the changes made to the dataset in between.
         pin_memory_device (str, default ""): As in torch, where it is deprecated.
         in_order (bool, default True): Whether batches are delivered in the order of the sampler, or as they are ready.
-        snapshot_every_n_steps (int, default 1): Accepted because torchdata's StatefulDataLoader has it. Here the state
-            is exact after every batch at no cost, so it changes nothing.
+        snapshot_every_n_steps (int, default 1): How often the state of a dataset that has one is fetched from its
+            worker. The loader's state is exact after every batch; a resumed worker makes up to that many batches once
+            more and drops them. 0 or None: only the states at the beginning of an epoch are fetched.
     """
 
     def __init__(
@@ -86,8 +88,8 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
-        if snapshot_every_n_steps is not None and snapshot_every_n_steps < 1:
-            raise ValueError(f"snapshot_every_n_steps must be at least 1, not {snapshot_every_n_steps}")
+        if snapshot_every_n_steps is not None and snapshot_every_n_steps < 0:
+            raise ValueError(f"snapshot_every_n_steps must be at least 0, not {snapshot_every_n_steps}")
         newer = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}  # torch 2.4 and 2.5 do not have it
         super().__init__(
             dataset,
@@ -113,12 +115,17 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         self.prefetch_factor_is_set = prefetch_factor is not None
         self._state_to_load: dict[str, Any] | None = None
         """The state that the next iteration begins with."""
+        self.epoch_rng = EpochRng()
+        """The generators from which order and seeds of each epoch are drawn."""
+        self._progress: Any = None
+        """The state of the iteration that began last. It may outlive the iterator and its workers."""
+        self.engine_work: EngineWork | None = None
+        """What the workers of Penstock's engine that were started last have done; None if there were none."""
         keep_in_accelerate(DataLoader)
-        self._current: EngineIteration | StatefulIteration | None = None
-        """The iteration that began last, whose state is the loader's."""
 
     def __iter__(self) -> Any:
         kept: Any = self._iterator
+        iteration: Any
         if self.persistent_workers and kept is not None and kept.is_ours:
             iteration = kept
             state, self._state_to_load = self._state_to_load, None
@@ -127,28 +134,23 @@ class DataLoader(torch.utils.data.DataLoader[T]):
             iteration = self._get_iterator()
             if self.persistent_workers:
                 self._iterator = iteration
-        self._current = iteration
+        self._progress = iteration.progress
         return iteration
 
     def _get_iterator(self) -> Any:
         """Return a new iterator: torch's `__iter__` and some frameworks call this."""
         state, self._state_to_load = self._state_to_load, None
         self.check_worker_number_rationality()
-        make = EngineIteration if self._runs_on_engine else StatefulIteration
-        return make(self, state)
-
-    def engine_progress(self) -> EngineProgress | None:
-        """Return what the workers have done since they were started; None where torch's machinery runs, or nothing."""
-        iteration = self._current
-        return iteration.progress() if isinstance(iteration, EngineIteration) else None
+        return EngineIteration(self, state) if self.runs_on_engine else begin_iteration(self, state)
 
     @property
-    def _runs_on_engine(self) -> bool:
+    def runs_on_engine(self) -> bool:
         """Whether workers of Penstock make the batches."""
         return (
             self.num_workers > 0
             and self._auto_collation
             and not isinstance(self.dataset, IterableDataset)
+            and not is_stateful(self.dataset)
             and engine_is_available()
         )
 
@@ -160,10 +162,11 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         """
         if self._state_to_load is not None:
             return self._state_to_load
-        kind = "engine" if self._runs_on_engine else "torch"
-        iteration = self._current
-        make = EngineIteration if self._runs_on_engine else StatefulIteration
-        state = make.initial_state(self) if iteration is None else iteration.state_dict()
+        kind = "engine" if self.runs_on_engine else "torch"
+        if self._progress is not None:
+            state = self._progress.state_dict()
+        else:
+            state = EngineIteration.initial_state(self) if self.runs_on_engine else initial_state(self)
         return {"version": STATE_VERSION, "kind": kind, **state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -175,7 +178,7 @@ class DataLoader(torch.utils.data.DataLoader[T]):
                 f"this is not a state of penstock.DataLoader: its version is {state_dict.get('version')!r}",
                 advice="Load the dict that state_dict() of such a loader has returned",
             )
-        kind = "engine" if self._runs_on_engine else "torch"
+        kind = "engine" if self.runs_on_engine else "torch"
         if state_dict["kind"] != kind:
             raise SettingError(
                 "the state was saved by a loader of another kind of dataset, or with other workers",

@@ -78,20 +78,35 @@ class _Pending:
     """Why samples of it were given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineProgress:
-    """What the workers have done since they were started, for the watcher."""
+class EngineWork:
+    """What the workers of one engine do, for the watcher. It keeps no worker alive, and any thread may read it."""
 
-    busy_s: float
-    """Seconds of all workers together on samples and batches."""
-    waited_s: float
-    """Seconds in which they waited, because as many batches as may be ahead of the training loop were made."""
-    pids: list[int | None]
-    """The processes of the workers."""
-    outstanding: int
-    """Batches that are drawn and not delivered."""
-    complete: int
-    """Those of them that are complete."""
+    def __init__(self, collector: _Collector) -> None:
+        self._collector = weakref.ref(collector)
+        self._times = (0.0, 0.0)
+
+    def times(self) -> tuple[float, float]:
+        """Return the seconds that all workers together have made samples, and have waited for free space.
+
+        They wait because as many batches as may be ahead of the training loop have been made.
+        """
+        collector = self._collector()
+        if collector is not None:
+            with suppress(ValueError):  # the queue has been closed meanwhile
+                self._times = collector.queue.times()
+        return self._times
+
+    @property
+    def pids(self) -> list[int | None]:
+        """The processes of the workers; empty when they have ended."""
+        collector = self._collector()
+        return [] if collector is None or collector.stopped else collector.pids()
+
+    @property
+    def ahead(self) -> tuple[int, int]:
+        """Batches that are drawn and not delivered, and how many of them are known to be complete."""
+        collector = self._collector()
+        return (0, 0) if collector is None else (len(collector._by_slab), len(collector._complete))
 
 
 class _Collector:
@@ -119,7 +134,8 @@ class _Collector:
         self._failed_starts = 0
         self._to_replace: set[int] = set()
         self._pid = os.getpid()
-        self._stopped = False
+        self.stopped = False
+        self.work = EngineWork(self)
         try:
             self._group.start()
         except BaseException:
@@ -252,11 +268,6 @@ class _Collector:
         self._to_replace.clear()
         self._watch()
 
-    @property
-    def complete(self) -> int:
-        """Batches that are complete, as far as workers have been listened to."""
-        return len(self._complete)
-
     def pids(self) -> list[int | None]:
         """Return the processes of the workers."""
         return [process.pid for process in self._group.processes]
@@ -359,9 +370,10 @@ class _Collector:
 
     def stop(self) -> None:
         """End the workers and release everything; batches that the user holds stay valid."""
-        if self._stopped or not self.is_ours:
+        if self.stopped or not self.is_ours:
             return
-        self._stopped = True
+        self.stopped = True
+        self.work.times()
         try:
             self._group.stop()
         finally:
@@ -478,11 +490,15 @@ class EngineIteration:
         self._pins = _pins_memory(loader)
         self._dataset = loader.dataset
         self._epoch = -1
-        self._progress: EngineProgress | None = None
         self._collector: _Collector | None = None
         self._pinning: _PinningThread | None = None
         self._stop: weakref.finalize[Any, Any] | None = None
         self._begin(loader, state)
+
+    @property
+    def progress(self) -> EngineIteration:
+        """The object whose `state_dict` is the loader's."""
+        return self
 
     @staticmethod
     def initial_state(loader: Any) -> dict[str, Any]:
@@ -539,6 +555,7 @@ class EngineIteration:
         reason = "they share its memory" if method == "fork" else "they get it pickled, with its arrays shared"
         log.info("%d workers are started by %s: %s", loader.num_workers, method, reason)
         self._collector = _Collector(program, context, self._max_ahead, spread=spread)
+        loader.engine_work = self._collector.work
         self._stop = weakref.finalize(self, _stop_all, self._collector)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
@@ -658,7 +675,6 @@ class EngineIteration:
 
     def close(self) -> None:
         """Stop the workers. The iterator has no more batches then."""
-        self.progress()
         self._stop_pinning()
         self._outstanding = 0
         self._exhausted = True
@@ -666,15 +682,6 @@ class EngineIteration:
         stop, self._stop = self._stop, None
         if stop is not None:
             stop()
-
-    def progress(self) -> EngineProgress | None:
-        """Return what the workers have done so far, or until they were ended; None if there were none."""
-        collector = self._collector
-        if collector is not None and collector.is_ours:
-            with suppress(ValueError):  # the queue has been closed meanwhile, by another thread
-                times = collector.queue.times()
-                self._progress = EngineProgress(*times, collector.pids(), self._outstanding, collector.complete)
-        return self._progress
 
     # -- state -----------------------------------------------------------------------------------------------------
 

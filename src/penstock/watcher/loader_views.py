@@ -77,7 +77,7 @@ class LoaderView(Protocol):
 
 def view_of(loader: Iterable[Any], number: int, name: str, worker_files: WorkerFiles, clock_start: float) -> LoaderView:
     """Return the view for a loader, by its class. `clock_start` is the start of the run on the session's clock."""
-    if _is_instance(loader, "penstock.dataloader", "DataLoader"):
+    if _is_instance(loader, "penstock.dataloader", "DataLoader") and loader.runs_on_engine:  # type: ignore[attr-defined]
         return PenstockDataLoaderView(loader, number, name)
     if _is_instance(loader, "torch.utils.data", "DataLoader"):
         from penstock.watcher.dataloader.main_process import TorchLoaderView
@@ -183,7 +183,10 @@ class PenstockLoaderView(PlainLoaderView):
 
 
 class PenstockDataLoaderView(PlainLoaderView):
-    """The view of a penstock.DataLoader, whose workers report how long they were busy, and waited for the loop."""
+    """The view of a penstock.DataLoader on Penstock's engine, whose workers note how long they were busy and waited.
+
+    Without workers and over an IterableDataset, its iterators are torch's, and so is its view.
+    """
 
     loader: Any
 
@@ -204,31 +207,33 @@ class PenstockDataLoaderView(PlainLoaderView):
 
     def make_iterator(self, loader: Any, make: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
         """Return `make(loader)`; if that starts new workers, the sums of those before are kept."""
-        before, progress = loader._current, loader.engine_progress()
+        before = loader.engine_work
         iterator = make(loader)
-        if progress is not None and loader._current is not before:
-            self._ended_s = self._ended_s[0] + progress.busy_s, self._ended_s[1] + progress.waited_s
+        if before is not None and loader.engine_work is not before:
+            busy_s, waited_s = before.times()
+            self._ended_s = self._ended_s[0] + busy_s, self._ended_s[1] + waited_s
         return iterator
 
     def processes(self) -> dict[int, int]:
         """Return the worker processes."""
-        progress = self.loader.engine_progress()
-        return {} if progress is None else {pid: worker for worker, pid in enumerate(progress.pids) if pid is not None}
+        work = self.loader.engine_work
+        return {} if work is None else {pid: worker for worker, pid in enumerate(work.pids) if pid is not None}
 
     def poll(self, at_s: float) -> Sequence[AnyLine]:
-        """Return one line with what the workers did; none where torch's own machinery runs."""
-        progress = self.loader.engine_progress()
-        if progress is None:
+        """Return one line with what the workers did; none before the first epoch."""
+        work = self.loader.engine_work
+        if work is None:
             return ()
-        decode = self._ended_s[0] + progress.busy_s, 0.0, self._ended_s[1] + progress.waited_s
+        busy_s, waited_s = work.times()
+        outstanding, complete = work.ahead
         return [
             HopsLine(
                 loader=self.number,
                 at_s=at_s,
-                hops={"decode": decode},
-                workers=len(progress.pids),
-                lookahead=progress.outstanding,
-                ready=progress.complete,
+                hops={"decode": (self._ended_s[0] + busy_s, 0.0, self._ended_s[1] + waited_s)},
+                workers=len(work.pids),
+                lookahead=outstanding,
+                ready=complete,
             )
         ]
 

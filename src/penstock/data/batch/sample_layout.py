@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,8 @@ class _Leaf:
     batch_dtype: torch.dtype | None = None
     """The dtype in a batch; None for text, which is delivered as it is."""
 
-    @property
-    def size(self) -> int:
-        """Bytes per sample."""
-        return 0 if self.batch_dtype is None else int(np.prod(self.shape, dtype=np.int64)) * self.batch_dtype.itemsize
+    size: int = 0
+    """Bytes per sample."""
 
     def array(self, area: np.ndarray[Any, Any], start: int, count: int) -> torch.Tensor:
         """Return the tensor of a batch of so many samples."""
@@ -165,7 +164,7 @@ def _as_leaf(kind: type, value: Any) -> _Leaf | None:
         batch = torch_collate.default_collate([value])
     except Exception:
         return None  # torch does not support it: its own error comes when a worker makes the batch
-    return _Leaf(kind, shape, dtype, batch.dtype)
+    return _Leaf(kind, shape, dtype, batch.dtype, prod(shape) * batch.dtype.itemsize)
 
 
 def _split(node: _Node, samples: Sequence[Any], columns: list[Any]) -> None:

@@ -34,8 +34,9 @@ def batch_rng(seed: int, epoch: int, samples: Ids) -> np.random.Generator:
 
 def seed_global_rngs(seed: int, epoch: int, sample: int) -> None:
     """Seed the global random generators: those of `random`, numpy and, where it is loaded, torch."""
-    word = sum(factor * number for factor, number in zip(_FACTORS, (seed, epoch, sample), strict=True)) & _WORD
-    word = ((word ^ (word >> 31)) * _FACTORS[1]) & _WORD
+    by_seed, by_epoch, by_sample = _FACTORS
+    word = (by_seed * seed + by_epoch * epoch + by_sample * sample) & _WORD
+    word = ((word ^ (word >> 31)) * by_epoch) & _WORD
     random.seed(word)
     np.random.seed(word >> 32)
     torch = sys.modules.get("torch")

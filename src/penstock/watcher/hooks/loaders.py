@@ -123,7 +123,7 @@ class TorchLoaderHooks:
         if not issubclass(loader_class, torch_loader.DataLoader):
             return
         if loader_class.__module__ == PENSTOCK_MODULE:
-            self._patch_penstock_iterations(patches)
+            self._patch_engine_iteration(patches)
         make: MakeIterator = loader_class.__iter__
 
         def __iter__(loader: Any) -> Any:
@@ -133,14 +133,12 @@ class TorchLoaderHooks:
 
         patches.set(loader_class, "__iter__", __iter__)
 
-    def _patch_penstock_iterations(self, patches: Patches) -> None:
-        """Replace `next` of the iterators of penstock.DataLoader, which are none of torch's."""
-        module = sys.modules[PENSTOCK_MODULE]
-        for name in ("EngineIteration", "StatefulIteration"):
-            iteration = getattr(module, name)
-            hook = NextBatchHook(self._phases, self._epoch_ended, iteration.__next__)
-            patches.set(iteration, EPOCH_ATTRIBUTE, None)
-            patches.set(iteration, "__next__", hook.make_next())
+    def _patch_engine_iteration(self, patches: Patches) -> None:
+        """Replace `next` of the iterators of penstock.DataLoader that are none of torch's."""
+        iteration = sys.modules[PENSTOCK_MODULE].EngineIteration
+        hook = NextBatchHook(self._phases, self._epoch_ended, iteration.__next__)
+        patches.set(iteration, EPOCH_ATTRIBUTE, None)
+        patches.set(iteration, "__next__", hook.make_next())
 
     def _begin_epoch(self, loader: Any, make: MakeIterator) -> Iterator[Any]:
         view_and_epoch = self._new_epoch(loader)
@@ -165,7 +163,7 @@ class TorchLoaderHooks:
 
     def _new_view(self, loader: Any, number: int) -> _EpochView:
         penstock = sys.modules.get(PENSTOCK_MODULE)
-        if penstock is not None and isinstance(loader, penstock.DataLoader):
+        if penstock is not None and isinstance(loader, penstock.DataLoader) and loader.runs_on_engine:
             return _WeakPenstockDataLoaderView(loader, number)
         return _WeakTorchLoaderView(loader, number, self._run)
 
