@@ -149,7 +149,7 @@ def _starts(dataset: Jpegs, make: Make) -> float:
 
 
 def _memory(dataset: Jpegs, make: Make) -> float:
-    """Return samples ahead per MB: those of all batches ahead, over the memory that loader and workers take for them."""
+    """Return samples held per MB that the loader and its workers take."""
     process = psutil.Process(os.getpid())
     before = process.memory_full_info().pss
     iterator = iter(make(dataset, IMAGE_BATCH, num_workers=IMAGE_WORKERS))

@@ -106,7 +106,7 @@ def _results_of_file(file: Path, variant: str, skip: set[str], arguments: argpar
     module = _import_with(file, variant)
     named = [
         (f"{file.parent.name}/{test.id().removeprefix('test_')}", test)
-        for test in _tests(unittest.defaultTestLoader.loadTestsFromModule(module))
+        for test in _tests(module)
     ]
     waiting = [(name, test) for name, test in named if arguments.only in name and name not in skip]
     running: list[_RunningTest] = []
@@ -153,12 +153,12 @@ def _note_construction(loader: Any) -> None:
     loader.__init__ = __init__
 
 
-def _tests(suite: unittest.TestSuite | unittest.TestCase) -> Iterator[unittest.TestCase]:
-    if isinstance(suite, unittest.TestCase):
-        yield suite
-    else:
-        for each in suite:
-            yield from _tests(each)
+def _tests(module: ModuleType) -> Iterator[unittest.TestCase]:
+    """Yield the tests of the module's own classes; its `load_tests` wants to be run as a script."""
+    for each in list(vars(module).values()):
+        if isinstance(each, type) and issubclass(each, unittest.TestCase) and each.__module__ == module.__name__:
+            suite: Any = unittest.defaultTestLoader.loadTestsFromTestCase(each)
+            yield from suite
 
 
 class _RunningTest:

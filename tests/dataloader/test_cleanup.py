@@ -22,7 +22,8 @@ def _held():
     """Return all that this process holds: children, threads, descriptors, and shared memory with a name."""
     gc.collect()
     multiprocessing.active_children()  # reaps those that have ended
-    named = sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else []
+    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    named = [name for name in names if str(os.getpid()) in name or "penstock" in name]
     return (
         len(psutil.Process().children(recursive=True)),
         threading.active_count(),
@@ -81,6 +82,17 @@ def test_nothing_is_left_after(use, persistent):
     run()
     run()
     assert _held() == before
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_end_when_the_loop_is_left_while_the_loader_stays(num_workers):
+    loader = DataLoader(Failing(4000), batch_size=2, num_workers=num_workers)
+    before = len(psutil.Process().children())
+    for _ in loader:
+        assert len(psutil.Process().children()) == before + num_workers
+        break
+    assert len(psutil.Process().children()) == before
+    assert loader.state_dict()["batches"] == 1
 
 
 def test_a_batch_that_is_held_outlives_its_loader():

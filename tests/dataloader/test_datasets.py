@@ -20,7 +20,7 @@ class OpenFile(Numbers):
     def __init__(self, path):
         super().__init__(50)
         path.write_bytes(bytes(range(50)))
-        self.file = open(path, "rb")
+        self.file = open(path, "rb")  # noqa: SIM115
 
     def __getitem__(self, index):
         return os.pread(self.file.fileno(), 1, index)[0]

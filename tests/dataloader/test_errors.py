@@ -63,7 +63,7 @@ def test_a_class_that_the_training_process_cannot_import_becomes_a_runtime_error
 
 def test_a_batch_that_cannot_be_pickled_is_an_error_that_says_so():
     loader = DataLoader(Numbers(4), num_workers=1, collate_fn=lambda samples: lambda: samples)
-    with pytest.raises(Exception, match="(?i)pickle"):
+    with pytest.raises(Exception, match=r"(?i)pickle"):
         next(iter(loader))
 
 

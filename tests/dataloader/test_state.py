@@ -52,16 +52,18 @@ def test_a_stopped_epoch_resumes_with_the_same_batches_and_augmentation_in_any_p
     rest = list(iterator)
 
     torch.manual_seed(seed + 1)
-    random_state = torch.get_rng_state()
+    random_states = torch.get_rng_state(), random.getstate()
     resumed = loader(workers[1])
     resumed.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
     found = list(resumed)
     if rest:
         assert same(found, rest)
-        assert torch.equal(torch.get_rng_state(), random_state)  # the training's own draws are not disturbed
+        assert torch.equal(torch.get_rng_state(), random_states[0])  # the training's own draws are not disturbed
+        assert random.getstate() == random_states[1]
         assert sorted(i for batch in (*before, *found) for i in batch[0].tolist()) == list(range(length))
-    else:  # the epoch had ended, so the next one is delivered
-        assert sorted(i for batch in found for i in batch[0].tolist()) == list(range(length))
+    else:  # all batches were delivered, but the end was not reached: nothing is left of the epoch
+        assert found == []
+        assert sorted(i for batch in resumed for i in batch[0].tolist()) == list(range(length))
 
 
 def test_a_state_saved_before_the_first_batch_gives_the_epoch_that_would_have_come():
@@ -110,6 +112,29 @@ def test_a_state_with_in_order_false_has_every_sample_once():
     assert sorted(torch.cat([*before, *again]).tolist()) == list(range(40))
 
 
+class PythonSampler:
+    """A sampler that shuffles by the global generator of `random`, as many users' do."""
+
+    def __iter__(self):
+        numbers = list(range(20))
+        random.shuffle(numbers)
+        return iter(numbers)
+
+    def __len__(self):
+        return 20
+
+
+def test_an_order_drawn_from_a_global_generator_resumes():
+    loader = DataLoader(Numbers(20), 2, sampler=PythonSampler(), num_workers=1)
+    iterator = iter(loader)
+    before = [next(iterator) for _ in range(4)]
+    state = loader.state_dict()
+    random.seed(0)
+    again = DataLoader(Numbers(20), 2, sampler=PythonSampler(), num_workers=1)
+    again.load_state_dict(state)
+    assert sorted(torch.cat([*before, *again]).tolist()) == list(range(20))
+
+
 class GrowingSampler:
     """An epoch is as long as its number says."""
 
@@ -138,20 +163,22 @@ def test_an_epoch_whose_length_depends_on_its_number_resumes():
 
 
 class CountingSampler:
-    """A sampler with a state: each epoch begins where the last one ended."""
+    """A sampler that counts on from epoch to epoch, and continues from its own state."""
 
     def __init__(self):
-        self.start = 0
+        self.first = self.drawn = 0
 
     def __iter__(self):
-        first, self.start = self.start, self.start + 10
-        return iter(range(first, first + 10))
+        while self.drawn < 10:
+            self.drawn += 1
+            yield self.first + self.drawn - 1
+        self.first, self.drawn = self.first + 10, 0
 
     def state_dict(self):
-        return {"start": self.start}
+        return {"first": self.first, "drawn": self.drawn}
 
     def load_state_dict(self, state):
-        self.start = state["start"]
+        self.first, self.drawn = state["first"], state["drawn"]
 
 
 def test_the_state_of_a_sampler_that_has_one_is_saved():
@@ -259,5 +286,7 @@ def test_a_state_at_the_end_of_an_epoch_goes_on_with_the_generator_as_it_was_the
     state = stopped.state_dict()
     resumed = loader()
     resumed.load_state_dict(state)
+    if not ended:
+        assert list(resumed) == []
     assert same(list(resumed), epochs[1])
     assert same(list(resumed), epochs[2])

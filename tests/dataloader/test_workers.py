@@ -254,7 +254,7 @@ def test_settings_are_refused_as_by_torch():
         {"persistent_workers": True},
         {"batch_sampler": [[0]], "shuffle": True},
         {"sampler": [0], "shuffle": True},
-        {"snapshot_every_n_steps": 0},
+        {"snapshot_every_n_steps": -1},
     ):
         with pytest.raises(ValueError):
             DataLoader(Numbers(4), **settings)
@@ -279,5 +279,5 @@ def test_a_worker_ends_when_the_training_process_is_killed(tmp_path):
     workers = [psutil.Process(int(each)) for each in (tmp_path / "pids").read_text().split()]
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    gone, alive = psutil.wait_procs(workers, timeout=30)
+    _, alive = psutil.wait_procs(workers, timeout=30)
     assert not alive

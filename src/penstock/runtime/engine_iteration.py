@@ -35,7 +35,7 @@ from penstock.engine.shared_memory import SharedMemory
 from penstock.engine.work_queue import IRREGULAR, WorkQueue
 from penstock.engine.worker_group import MAX_FAILED_STARTS, WorkerGroup, default_context
 from penstock.runtime.dataloader_worker import Message, Result, WorkerProgram, encode_rows, serve
-from penstock.runtime.sampler_state import SamplerReplay
+from penstock.runtime.epoch_sampler import EpochSampler
 from penstock.runtime.shared_program import SharedProgram
 
 torch_collate: Any = collate
@@ -46,8 +46,8 @@ log = logging.getLogger("penstock")
 LENT_SLABS = 4
 """Batches that the training loop may hold besides those ahead of it. If it holds more, it gets copies."""
 MAX_AHEAD, AHEAD_BYTES = 64, 128 << 20
-"""Where the user has not set prefetch_factor, so many batches may be ahead, and they may take so many bytes, if the
-training loop has to wait for one batch while later ones are complete: as for a sample that takes 50 times as long."""
+"""Batches that may be ahead where prefetch_factor is not set, and the bytes that they may take. So many are drawn only
+if the training loop waits for one batch while later ones are complete, as for a sample that takes 50 times as long."""
 SLAB_BYTES = 1 << 30
 """Addresses reserved for a batch. Memory is taken only for pages that are written."""
 SMALL_SLAB_BYTES = 32 << 20
@@ -129,6 +129,7 @@ class _Collector:
         """Complete batches by number, in the order in which they became complete."""
         self._layout: SampleLayout | None = None
         self._irregular = 0
+        self.pinning: _PinningThread | None = None
         self.batch_bytes = 0
         """The bytes of the largest batch so far."""
         self._failed_starts = 0
@@ -374,6 +375,8 @@ class _Collector:
             return
         self.stopped = True
         self.work.times()
+        if self.pinning is not None:
+            self.pinning.finish()
         try:
             self._group.stop()
         finally:
@@ -477,8 +480,62 @@ def engine_is_available() -> bool:
     return os.name == "posix" and hasattr(select, "poll")
 
 
+class EngineProgress:
+    """The part of an epoch that was delivered: the content of the loader's `state_dict`. It outlives the workers."""
+
+    def __init__(self, loader: Any, state: dict[str, Any] | None, epoch: int) -> None:
+        self._loader = loader
+        self._rng_at_start = loader.epoch_rng.state_dict(loader)
+        self.sampler = EpochSampler(loader.batch_sampler, loader.snapshot_every_n_steps or 0)
+        self.epoch = epoch
+        self.base_seed: int | None = None
+        self.delivered = 0
+        """All batches before this number are delivered."""
+        self.ahead: set[int] = set()
+        """Batches after it that are delivered as well."""
+        self.samples = 0
+        """Samples in the batches before that number."""
+        self.finished = False
+        self._sizes: dict[int, int] = {}
+        """Samples of the batches that were delivered ahead."""
+        if state is not None:
+            loader.epoch_rng.load_state_dict(loader, state["rng"])
+            self._rng_at_start = state["rng"]
+            self.sampler.load_state_dict(state["sampler"])
+            self.epoch, self.base_seed = state["epoch"], state["base_seed"]
+            self.delivered, self.samples = state["batches"], state["samples"]
+            self._sizes = dict(state["ahead"])
+            self.ahead = set(self._sizes)
+
+    def note_delivered(self, number: int, size: int) -> None:
+        """Note that a batch of so many samples was delivered."""
+        self.ahead.add(number)
+        self._sizes[number] = size
+        while self.delivered in self.ahead:
+            self.ahead.remove(self.delivered)
+            self.samples += self._sizes.pop(self.delivered)
+            self.delivered += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batch that was delivered last; at the end of an epoch that of the next one."""
+        loader, finished = self._loader, self.finished
+        following = self.epoch + 1 if loader.persistent_workers else 0  # new workers count from 0, with a new seed
+        return {
+            "finished": finished,
+            "epoch": following if finished else self.epoch,
+            "base_seed": self.base_seed if loader.persistent_workers or not finished else None,
+            "batches": 0 if finished else self.delivered,
+            "ahead": [] if finished else sorted(self._sizes.items()),
+            "samples": 0 if finished else self.samples,
+            "rng": loader.epoch_rng.state_dict(loader) if finished else self._rng_at_start,
+            "sampler": self.sampler.state_for_next_epoch() if finished else self.sampler.state_at(self.delivered),
+        }
+
+
 class EngineIteration:
-    """One iteration over a map-style dataset with worker processes."""
+    """One iteration over a map-style dataset with worker processes; with persistent workers one after the other."""
+
+    progress: EngineProgress
 
     def __init__(self, loader: Any, state: dict[str, Any] | None) -> None:
         self._in_order = loader.in_order
@@ -488,61 +545,49 @@ class EngineIteration:
             self._max_ahead = max(self._ahead, MAX_AHEAD)
         self._persistent = loader.persistent_workers
         self._pins = _pins_memory(loader)
-        self._dataset = loader.dataset
-        self._epoch = -1
+        self._rng = loader.epoch_rng
         self._collector: _Collector | None = None
         self._pinning: _PinningThread | None = None
         self._stop: weakref.finalize[Any, Any] | None = None
-        self._begin(loader, state)
-
-    @property
-    def progress(self) -> EngineIteration:
-        """The object whose `state_dict` is the loader's."""
-        return self
+        self._begin(loader, state, epoch=0)
 
     @staticmethod
     def initial_state(loader: Any) -> dict[str, Any]:
-        """Return the state of a loader that has not been iterated over."""
-        begin = SamplerReplay(loader).state()
-        return {**begin, "batches": 0, "ahead": [], "base_seed": None, "epoch": 0, "finished": False}
+        """Return the state of a loader that has not been iterated over: its first epoch begins."""
+        progress = EngineProgress(loader, None, epoch=-1)
+        progress.finished = True
+        return progress.state_dict()
 
     def begin_epoch(self, loader: Any, state: dict[str, Any] | None) -> None:
         """Begin the next epoch with the same workers."""
         if self._collector is not None and self._outstanding:
             self._stop_pinning()
             self._collector.abandon_epoch()
-        self._begin(loader, state)
+        self._begin(loader, state, self.progress.epoch + 1)
 
-    def _begin(self, loader: Any, state: dict[str, Any] | None) -> None:
-        if state is not None and state["finished"]:
-            SamplerReplay(loader).set_generators(state["next_generators"])
-            state = None
-        if state is not None and hasattr(self._dataset, "load_state_dict") and "dataset" in state:
-            self._dataset.load_state_dict(state["dataset"])
-        self._epoch = self._epoch + 1 if state is None else state["epoch"]
-        self._replay = SamplerReplay(loader, state)
-        with self._replay:
-            self._indices = iter(loader.batch_sampler)
-            if self._collector is None or state is not None:
-                self._base_seed = _draw_seed(loader.generator)
-            if state is not None and state["base_seed"] is not None:
-                self._base_seed = state["base_seed"]
-            self._number = self._drawn = self._next = 0
-            """Batches published, batches drawn, and the number of the batch to deliver next."""
-            self._position = 0
-            self._delivered = 0 if state is None else state["batches"]
-            self._delivered_ahead = set() if state is None else set(state["ahead"])
-            self._outstanding = 0
-            self._exhausted = False
-            if state is not None:
-                self._skip(state)
-            if self._collector is None:
-                self._start(loader)
-            if self._pins:
-                assert self._collector is not None
-                self._pinning = self._pinning or _PinningThread(self._collector)
-            for _ in range(self._ahead):
-                self._draw()
+    def _begin(self, loader: Any, state: dict[str, Any] | None, epoch: int) -> None:
+        base_seed = None if self._collector is None or state is not None else self.progress.base_seed
+        self.progress = progress = EngineProgress(loader, state, epoch)
+        self._drawn = self._next = progress.delivered
+        """Batches drawn, and the number of the batch to deliver next."""
+        self._position = progress.samples
+        """Samples drawn."""
+        self._outstanding = 0
+        self._exhausted = False
+        with self._rng.in_use():
+            self._indices = iter(progress.sampler)
+            if base_seed is None:
+                base_seed = _draw_seed(loader.generator)
+            progress.base_seed = base_seed if progress.base_seed is None else progress.base_seed
+            self._base_seed = progress.base_seed
+            progress.sampler.start()
+        if self._collector is None:
+            self._start(loader)
+        if self._pins:
+            assert self._collector is not None
+            self._pinning = self._collector.pinning = self._pinning or _PinningThread(self._collector)
+        for _ in range(self._ahead):
+            self._draw()
 
     def _start(self, loader: Any) -> None:
         spread = loader.collate_fn is torch_collate.default_collate and collates_as_torch()
@@ -556,26 +601,9 @@ class EngineIteration:
         log.info("%d workers are started by %s: %s", loader.num_workers, method, reason)
         self._collector = _Collector(program, context, self._max_ahead, spread=spread)
         loader.engine_work = self._collector.work
-        self._stop = weakref.finalize(self, _stop_all, self._collector)
+        self._stop = weakref.finalize(self, self._collector.stop)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
-
-    def _next_indices(self) -> Any:
-        indices = next(self._indices)
-        if not hasattr(indices, "__len__"):
-            indices = list(indices)
-        self._replay.note(indices)
-        return indices
-
-    def _skip(self, state: dict[str, Any]) -> None:
-        """Draw the batches that were delivered before the state was saved."""
-        for _ in range(state["batches"]):
-            try:
-                self._position += len(self._next_indices())
-            except StopIteration:
-                break
-        self._drawn = self._next = self._number = state["batches"]
-        self._replay.check()
 
     def _draw(self) -> None:
         """Draw a batch and publish it, unless the sampler has no more."""
@@ -584,16 +612,20 @@ class EngineIteration:
         assert self._collector is not None
         while True:
             try:
-                indices = self._next_indices()
+                with self._rng.in_use():
+                    indices = next(self._indices)
             except StopIteration:
                 self._exhausted = True
                 return
+            if not hasattr(indices, "__len__"):
+                indices = list(indices)
             number, position = self._drawn, self._position
             self._drawn += 1
-            self._position += len(indices)
-            if number not in self._delivered_ahead:
+            if number not in self.progress.ahead:
                 break
-        self._collector.publish(number, indices, self._base_seed, self._epoch, position)
+            self._position += len(indices)
+        self._position += len(indices)
+        self._collector.publish(number, indices, self._base_seed, self.progress.epoch, position)
         self._outstanding += 1
         if self._pinning is not None:
             self._pinning.request(number if self._in_order else -1)
@@ -609,7 +641,7 @@ class EngineIteration:
         return self
 
     def __len__(self) -> int:
-        return self._replay.length()
+        return len(self.progress.sampler)
 
     def __next__(self) -> Any:
         with torch.autograd.profiler.record_function("enumerate(DataLoader)#EngineIteration.__next__"):
@@ -620,12 +652,12 @@ class EngineIteration:
             if not collector.is_ours:
                 raise RuntimeError("this process is a fork of the one that iterates: call iter(loader) in this one")
             self._grow(collector)
-            number, batch = self._take(collector)
+            pending, batch = self._take(collector)
             self._outstanding -= 1
-            self._note_delivered(number)
+            self._note_delivered(pending)
             self._draw()
-            if isinstance(batch, _Pending):
-                batch = collector.assemble(batch)
+            if batch is None:
+                batch = collector.assemble(pending)
             if isinstance(batch, ExceptionWrapper):
                 wrapped.reraise(batch)
             if isinstance(batch, RuntimeError):
@@ -641,30 +673,28 @@ class EngineIteration:
                 self._draw()
             self._ahead = wanted
 
-    def _take(self, collector: _Collector) -> tuple[int, Any]:
-        """Return the next batch and its number."""
-        while self._in_order and self._next in self._delivered_ahead:
+    def _take(self, collector: _Collector) -> tuple[_Pending, Any]:
+        """Return the next batch, and what is in it if that was assembled already."""
+        while self._in_order and self._next in self.progress.ahead:
             self._next += 1
         if self._pinning is not None:
             pinned = self._pinning.take(self._timeout_s)
             if pinned is not None:
-                return pinned[0].number, pinned[1]
+                return pinned
         else:
             pending = collector.take(self._next if self._in_order else None, self._timeout_s, replaces=True)
             if pending is not None:
-                return pending.number, pending
+                return pending, None
         raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
 
-    def _note_delivered(self, number: int) -> None:
-        self._delivered_ahead.add(number)
+    def _note_delivered(self, pending: _Pending) -> None:
+        self.progress.note_delivered(pending.number, pending.count)
         if self._in_order:
-            self._next = number + 1
-        while self._delivered in self._delivered_ahead:
-            self._delivered_ahead.remove(self._delivered)
-            self._delivered += 1
+            self._next = pending.number + 1
 
     def _end(self) -> None:
         """End the workers after the last batch, unless they stay for the next epoch."""
+        self.progress.finished = self._exhausted
         if not self._persistent:
             self.close()
 
@@ -672,6 +702,8 @@ class EngineIteration:
         pinning, self._pinning = self._pinning, None
         if pinning is not None:
             pinning.finish()
+            if self._collector is not None:
+                self._collector.pinning = None
 
     def close(self) -> None:
         """Stop the workers. The iterator has no more batches then."""
@@ -682,28 +714,6 @@ class EngineIteration:
         stop, self._stop = self._stop, None
         if stop is not None:
             stop()
-
-    # -- state -----------------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position after the batch that was delivered last."""
-        state = {
-            **self._replay.state(self._delivered),
-            "batches": self._delivered,
-            "ahead": sorted(self._delivered_ahead),
-            "base_seed": self._base_seed,
-            "epoch": self._epoch,
-            "finished": self._exhausted and not self._outstanding,
-        }
-        if state["finished"]:
-            state["next_generators"] = self._replay.generator_states()
-        if hasattr(self._dataset, "state_dict"):
-            state["dataset"] = self._dataset.state_dict()
-        return state
-
-
-def _stop_all(collector: _Collector) -> None:
-    collector.stop()
 
 
 def _draw_seed(generator: torch.Generator | None) -> int:

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import base64
 import copy
+import json
+import random
+import warnings
+import zlib
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler
 
 from penstock.errors import SettingError
+
+MAX_HASHES = 4096
+"""Draws that are ahead of the last delivery, at most, for the hash of a state to be known."""
 
 
 def is_stateful(owner: object) -> bool:
@@ -26,20 +35,25 @@ def is_stateful(owner: object) -> bool:
 
 
 class EpochRng:
-    """The random generators that decide a loader's epochs: those of its sampler, and torch's global one.
+    """The random generators that decide a loader's epochs: those of its sampler, and the global ones.
 
-    A loader has one of these as long as it lives. torch's global generator belongs to the user's program, so resuming
-    does not change it: from then on the loader draws from a generator of its own, which continues from the saved one.
+    A loader has one of these as long as it lives. The global generators of torch, `random` and numpy belong to the
+    user's program, so resuming does not change them: from then on the loader draws from generators of its own, which
+    continue from the saved ones.
     """
 
     def __init__(self) -> None:
-        self._own: torch.Generator | None = None
-        """Takes the place of torch's global generator after a state has been loaded."""
+        self._own: _GlobalStates | None = None
+        """Takes the place of the global generators after a state has been loaded."""
 
     def state_dict(self, loader: Any) -> dict[str, Any]:
-        """Return the present states of all generators, as text."""
-        shared = torch.get_rng_state() if self._own is None else self._own.get_state()
-        return {"global": _as_text(shared), "generators": [_as_text(each.get_state()) for each in _generators(loader)]}
+        """Return the present states of all generators, as text, and the epochs of samplers that have one."""
+        shared = self._own or _GlobalStates.now()
+        return {
+            "global": shared.as_text(),
+            "generators": [_as_text(each.get_state()) for each in _generators(loader)],
+            "epochs": [each.epoch for each in _with_epoch(loader)],
+        }
 
     def load_state_dict(self, loader: Any, state: dict[str, Any]) -> None:
         """Set all generators to the saved states."""
@@ -52,8 +66,9 @@ class EpochRng:
             )
         for generator, text in zip(generators, state["generators"], strict=True):
             generator.set_state(_from_text(text))
-        self._own = self._own or torch.Generator()
-        self._own.set_state(_from_text(state["global"]))
+        for sampler, epoch in zip(_with_epoch(loader), state["epochs"], strict=False):
+            sampler.set_epoch(epoch)
+        self._own = _GlobalStates.from_text(state["global"])
 
     def copy_for(self, loader: Any) -> torch.Generator:
         """Return a generator that draws what the next worker seed would be, without changing any other."""
@@ -61,28 +76,70 @@ class EpochRng:
         if loader.generator is not None:
             copied.set_state(loader.generator.get_state())
         else:
-            copied.set_state(torch.get_rng_state() if self._own is None else self._own.get_state())
+            copied.set_state(torch.get_rng_state() if self._own is None else self._own.torch)
         return copied
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let code that draws from torch's global generator draw from the loader's own, if it has one."""
+        """Let code that draws from the global generators draw from the loader's own, if it has some."""
         own = self._own
         if own is None:
             yield
             return
-        state_of_program = torch.get_rng_state()
-        torch.set_rng_state(own.get_state())
+        of_program = _GlobalStates.now()
+        own.use()
         try:
             yield
         finally:
-            own.set_state(torch.get_rng_state())
-            torch.set_rng_state(state_of_program)
+            self._own = _GlobalStates.now()
+            of_program.use()
+
+
+class _GlobalStates:
+    """The states of the global generators of torch, `random` and numpy."""
+
+    def __init__(self, of_torch: torch.Tensor, of_random: Any, of_numpy: Any) -> None:
+        self.torch = of_torch
+        self._random = of_random
+        self._numpy = of_numpy
+
+    @classmethod
+    def now(cls) -> _GlobalStates:
+        return cls(torch.get_rng_state(), random.getstate(), np.random.get_state())
+
+    def use(self) -> None:
+        """Set the global generators to these states."""
+        torch.set_rng_state(self.torch)
+        random.setstate(self._random)
+        np.random.set_state(self._numpy)
+
+    def as_text(self) -> list[str]:
+        name, key, *rest = self._numpy
+        of_numpy = json.dumps([name, key.tolist(), *rest])
+        return [_as_text(self.torch), json.dumps(self._random), of_numpy]
+
+    @classmethod
+    def from_text(cls, text: list[str]) -> _GlobalStates:
+        version, words, gauss = json.loads(text[1])
+        name, key, *rest = json.loads(text[2])
+        of_numpy = (name, np.array(key, np.uint32), *rest)
+        return cls(_from_text(text[0]), (version, tuple(words), gauss), of_numpy)
+
+
+def _samplers(loader: Any) -> tuple[Any, Any]:
+    return loader._index_sampler, getattr(loader._index_sampler, "sampler", None)
+
+
+def _with_epoch(loader: Any) -> list[Any]:
+    """Return the samplers whose order depends on an epoch that the user sets."""
+    return [
+        each for each in _samplers(loader) if hasattr(each, "set_epoch") and type(getattr(each, "epoch", "")) is int
+    ]
 
 
 def _generators(loader: Any) -> list[torch.Generator]:
     """Return the generators that were given to the loader or its samplers, each once."""
-    owners = (loader, loader._index_sampler, getattr(loader._index_sampler, "sampler", None))
+    owners = (loader, *_samplers(loader))
     found = [getattr(owner, "generator", None) for owner in owners]
     return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
 
@@ -104,6 +161,10 @@ class EpochSampler:
 
     def __init__(self, sampler: Any, snapshot_every: int) -> None:
         self._sampler = sampler
+        self._hash = 0
+        """A hash of the indexes drawn so far; not of those that are no numbers."""
+        self._hashes: deque[int] = deque([0], maxlen=MAX_HASHES)
+        """The hash after each of the last draws."""
         # torch's own BatchSampler hides the iterator of the sampler inside it, whose state is needed.
         self._batched = type(sampler).__iter__ is BatchSampler.__iter__ and not is_stateful(sampler)
         self._inner = sampler.sampler if self._batched else sampler
@@ -117,6 +178,8 @@ class EpochSampler:
         self._indexes: Iterator[Any] = iter(())
         self._started: list[Any] = []
         """The first index, if it was drawn ahead by `start`."""
+        self._begun = False
+        """Whether the first index of the epoch has been drawn."""
         self._exhausted = False
         self._snapshots: deque[dict[str, Any]] = deque()
         self.position = 0
@@ -129,8 +192,12 @@ class EpochSampler:
         """Begin an epoch: a new one, or the one to resume."""
         resume = self._resume or {}
         self.position = resume.get("snapshot_position", 0)
+        self._hash = resume.get("snapshot_hash", 0)
+        self._hashes.clear()
+        self._hashes.append(self._hash)
         self._started.clear()
         self._snapshots.clear()
+        self._begun = False
         self._exhausted = resume.get("exhausted", False)
         if resume.get("sampler") is not None and is_stateful(self._inner):
             self._inner.load_state_dict(copy.deepcopy(resume["sampler"]))
@@ -146,18 +213,26 @@ class EpochSampler:
         if not self._started:
             raise StopIteration
         index = self._started.pop()
-        self.position += 1
+        self._note(index)
         if self._snapshot_every and self.position % self._snapshot_every == 0:
             self._take_snapshot()
         return index
+
+    def _note(self, index: Any) -> None:
+        """Count and hash an index that was drawn."""
+        self.position += 1
+        with suppress(TypeError, OverflowError):
+            self._hash = zlib.crc32(array("q", index if isinstance(index, list) else [index]).tobytes(), self._hash)
+        self._hashes.append(self._hash)
 
     def start(self) -> None:
         """Draw the next index ahead of its use, so that it does not depend on what draws random numbers meanwhile."""
         if self._resume is not None:
             resume, self._resume = self._resume, None
             self._catch_up(resume)
-        elif self.position == 0 and not self._snapshots:
+        elif not self._begun:
             self._take_snapshot()
+        self._begun = True
         if not self._started and not self._exhausted:
             self._started.extend(_take(self._indexes, 1))
 
@@ -185,6 +260,7 @@ class EpochSampler:
                 copy.deepcopy(
                     {
                         "snapshot_position": self.position,
+                        "snapshot_hash": self._hash,
                         "sampler": sampler,
                         "iterator": iterator,
                         "exhausted": self._exhausted,
@@ -202,21 +278,35 @@ class EpochSampler:
                 self._take_snapshot()
             return
         while self.position < resume["position"]:
-            if self._exhausted or not _take(self._indexes, 1):
+            drawn = [] if self._exhausted else _take(self._indexes, 1)
+            if not drawn:
                 raise SettingError(
                     f"the sampler gives {self.position} indexes; the state was saved after {resume['position']}",
                     advice="Resume with the sampler and the dataset that were saved, or start the epoch anew",
                 )
-            self.position += 1
+            self._note(drawn[0])
+        if resume.get("hash", self._hash) != self._hash:
+            raise SettingError(
+                f"the sampler does not repeat the epoch that is resumed: its first {self.position} indexes differ",
+                advice="Use a sampler whose order depends on its seed and epoch alone, or one with a state_dict",
+            )
         self._take_snapshot()
 
     def state_at(self, position: int) -> dict[str, Any]:
         """Return the state after that number of draws, which is at most `self.position`; drop the earlier ones."""
         while len(self._snapshots) > 1 and self._snapshots[1]["snapshot_position"] <= position:
             self._snapshots.popleft()
+        behind = self.position - position
+        known = {"hash": self._hashes[-1 - behind]} if behind < len(self._hashes) else {}
         if self._snapshots and self._snapshots[0]["snapshot_position"] <= position:
-            return {"position": position, **copy.deepcopy(self._snapshots[0])}
-        return {"position": position}
+            return {"position": position, **known, **copy.deepcopy(self._snapshots[0])}
+        if any(hasattr(each, "__next__") for each in (self._sampler, self._inner)):
+            warnings.warn(
+                "the sampler is an iterator, which gives its order only once: a loader that resumes from this state "
+                "cannot repeat it. Give a sampler whose __iter__ returns a new iterator",
+                stacklevel=5,
+            )
+        return {"position": position, **known}
 
     def state_for_next_epoch(self) -> dict[str, Any]:
         """Return the state from which a new epoch begins: that of a sampler which has one, as it is now."""
