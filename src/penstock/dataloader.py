@@ -120,7 +120,7 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         self._progress: Any = None
         """The state of the iteration that began last. It may outlive the iterator and its workers."""
         self.engine_work: EngineWork | None = None
-        """What the workers of Penstock's engine that were started last have done; None if there were none."""
+        """The work of those workers of Penstock's engine that were started last; None if there were none."""
         keep_in_accelerate(DataLoader)
 
     def __iter__(self) -> Any:

@@ -79,7 +79,7 @@ class _Pending:
 
 
 class EngineWork:
-    """What the workers of one engine do, for the watcher. It keeps no worker alive, and any thread may read it."""
+    """The work of one engine's workers, for the watcher. It keeps no worker alive, and any thread may read it."""
 
     def __init__(self, collector: _Collector) -> None:
         self._collector = weakref.ref(collector)
