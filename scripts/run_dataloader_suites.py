@@ -104,10 +104,7 @@ def _run_file(file: Path, variant: str, results: dict[tuple[str, str], Result], 
 
 def _results_of_file(file: Path, variant: str, skip: set[str], arguments: argparse.Namespace) -> Iterator[Result]:
     module = _import_with(file, variant)
-    named = [
-        (f"{file.parent.name}/{test.id().removeprefix('test_')}", test)
-        for test in _tests(module)
-    ]
+    named = [(f"{file.parent.name}/{test.id().removeprefix('test_')}", test) for test in _tests(module)]
     waiting = [(name, test) for name, test in named if arguments.only in name and name not in skip]
     running: list[_RunningTest] = []
     while waiting or running:

@@ -1,5 +1,11 @@
 """Accelerate trains from a `penstock.DataLoader` as from torch's: the same shares, seeds and losses, on our engine."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
@@ -10,6 +16,7 @@ import penstock
 accelerate = pytest.importorskip("accelerate", reason="Accelerate is not installed")
 
 SAMPLES = 22
+SCRIPT = str(Path(__file__).with_name("accelerated.py"))
 KINDS = [TorchDataLoader, penstock.DataLoader]
 
 
@@ -154,3 +161,16 @@ def test_with_use_stateful_dataloader_the_state_is_saved_and_resumes_at_the_next
     while len(first.losses) + len(second.losses) < 12:
         second.train(second.loader)
     assert first.losses + second.losses == whole.losses
+
+
+@pytest.mark.slow
+def test_two_ranks_train_with_the_losses_of_torchs_loader_and_gather_every_sample_once():
+    found = {}
+    for kind in ("torch", "penstock"):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", SCRIPT, kind]
+        environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+        assert done.returncode == 0, done.stderr[-4000:]
+        found[kind] = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found["penstock"] == found["torch"]
+    assert found["penstock"]["labels"] == [sorted(number % 7 for number in range(SAMPLES))] * 2
