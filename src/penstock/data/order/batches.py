@@ -80,9 +80,9 @@ def rank_batches(
         begin = position + step * step_samples
         end = min(len(order), begin + step_samples)
         samples = order.share(begin, end, ranks)
-        padding = np.zeros(0, np.int64)
-        if (end - begin) % ranks.world_size:  # each of the last ranks lacks one sample
-            first_padded = ranks.world_size - steps.padded
-            padding = np.resize(order.samples, steps.padded)  # repeats the order if it has fewer samples than that
-            padding = padding[ranks.rank - first_padded :][:1] if ranks.rank >= first_padded else padding[:0]
-        yield np.concatenate((samples, padding)), len(padding)
+        padded = ranks.rank - (ranks.world_size - steps.padded)  # each of the last ranks lacks one sample
+        if (end - begin) % ranks.world_size and padded >= 0:
+            first_samples = np.resize(order.samples, steps.padded)  # repeats the order if it has fewer samples
+            yield np.append(samples, first_samples[padded]), 1
+        else:
+            yield samples, 0
