@@ -8,10 +8,10 @@ SUITES is a folder with test files that fit the installed versions; they are not
     torchdata/test_*.py                   from test/stateful_dataloader/ of github.com/meta-pytorch/data
 
 Before a file is imported, `torch.utils.data.DataLoader` and `torchdata.stateful_dataloader.StatefulDataLoader` are
-replaced; nothing in it is edited. Each test runs in a process group of its own with a time limit, forked from a process
-that has imported its file. The table says how many tests passed, and how many made a loader. `--baseline` runs the same
-tests with the original classes. Results are kept in the file that --results names, one line per test; tests that are in
-it are not run again.
+replaced, also in processes that a test spawns; nothing in the file is edited. Each test runs in a process group of its
+own with a time limit, forked from a process that has imported its file. The table says how many tests passed, and how
+many made a loader. `--baseline` runs the same tests with the original classes. Results are kept in the file that
+--results names, one line per test; tests that are in it are not run again.
 
 `--check` compares both kinds of results with the table of failing tests in docs/dataloader.md: it is an error if a test
 that passes with the original class fails and is not listed, or is listed and passes. The tests need the packages
@@ -39,6 +39,13 @@ from typing import Any
 PAGE = Path(__file__).parents[1] / "docs" / "dataloader.md"
 LISTED = re.compile(r"^\| `([\w.]+/[\w.]+)` \|", flags=re.MULTILINE)
 """A row of the table of failing tests: its first column is the file's folder and the test's id."""
+SITE = """import sys
+if "resource_tracker" not in " ".join(sys.orig_argv):
+    sys.path.append({folder!r})
+    from {module} import replace_loaders
+    replace_loaders({variant!r})
+"""
+"""The sitecustomize module of processes that tests start."""
 TIME_LIMIT_S = 240
 OWN, BASELINE = "penstock", "original"
 LAST_CHARACTERS = 4000
@@ -87,8 +94,10 @@ def _run_file(file: Path, variant: str, results: dict[tuple[str, str], Result], 
         os.close(reading)
         with os.fdopen(writing, "w", buffering=1) as pipe:
             skip = {test for each_variant, test in results if each_variant == variant}
-            for result in _results_of_file(file, variant, skip, arguments):
-                pipe.write(json.dumps(result) + "\n")
+            with tempfile.TemporaryDirectory() as site:
+                module = _import_with(file, variant, Path(site))
+                for result in _results_of_file(file, module, variant, skip, arguments):
+                    pipe.write(json.dumps(result) + "\n")
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe, arguments.results.open("a") as log:
@@ -102,8 +111,9 @@ def _run_file(file: Path, variant: str, results: dict[tuple[str, str], Result], 
         sys.exit(f"{file} could not be run")
 
 
-def _results_of_file(file: Path, variant: str, skip: set[str], arguments: argparse.Namespace) -> Iterator[Result]:
-    module = _import_with(file, variant)
+def _results_of_file(
+    file: Path, module: ModuleType, variant: str, skip: set[str], arguments: argparse.Namespace
+) -> Iterator[Result]:
     named = [(f"{file.parent.name}/{test.id().removeprefix('test_')}", test) for test in _tests(module)]
     waiting = [(name, test) for name, test in named if arguments.only in name and name not in skip]
     running: list[_RunningTest] = []
@@ -117,8 +127,21 @@ def _results_of_file(file: Path, variant: str, skip: set[str], arguments: argpar
         time.sleep(0.02)
 
 
-def _import_with(file: Path, variant: str) -> ModuleType:
-    """Import the test file, with penstock.DataLoader in the place of the original classes if the variant is ours."""
+def _import_with(file: Path, variant: str, site: Path) -> ModuleType:
+    """Import the test file after `replace_loaders`, which the processes that its tests start call as well.
+
+    They do so by a sitecustomize module in the folder `site`.
+    """
+    script = Path(__file__)
+    (site / "sitecustomize.py").write_text(SITE.format(folder=str(script.parent), module=script.stem, variant=variant))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    replace_loaders(variant)
+    sys.path.insert(0, str(file.parent))
+    return __import__(file.stem)
+
+
+def replace_loaders(variant: str) -> None:
+    """Put penstock.DataLoader in the place of the original classes, if the variant is ours."""
     import torch.utils.data
     import torchdata.stateful_dataloader
     from torchdata.stateful_dataloader import stateful_dataloader
@@ -134,8 +157,6 @@ def _import_with(file: Path, variant: str) -> ModuleType:
         originals = (*originals, DataLoader)
     for each in originals:
         _note_construction(each)
-    sys.path.insert(0, str(file.parent))
-    return __import__(file.stem)
 
 
 def _note_construction(loader: Any) -> None:

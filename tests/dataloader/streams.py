@@ -16,7 +16,7 @@ def _own_numbers(sizes: list[int]) -> range:
 
 
 class Plain(IterableDataset):
-    """Without a state."""
+    """It has no state."""
 
     def __init__(self, sizes):
         self.sizes = sizes
@@ -26,7 +26,7 @@ class Plain(IterableDataset):
 
 
 class Shuffled(Plain):
-    """Without a state, in a random order that comes from the worker's seed."""
+    """It has no state, and a random order that comes from the worker's seed."""
 
     def __iter__(self):
         numbers = list(_own_numbers(self.sizes))

@@ -131,6 +131,8 @@ def test_batches_larger_than_a_slab_get_memory_of_their_own(monkeypatch):
         batches = list(DataLoader(Large(), batch_size=2, num_workers=2, collate_fn=collate_fn))
         assert [batch[:, 0].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
         assert all(batch.shape == (2, 10_000) for batch in batches)
+    batches = list(DataLoader(Large(), batch_sampler=[[0], [1, 2, 3], [4]], num_workers=2))
+    assert [batch[:, 9999].tolist() for batch in batches] == [[0], [1, 2, 3], [4]]
 
 
 def test_large_text_is_delivered_whole():

@@ -140,6 +140,6 @@ def _target(descriptor):
 @pytest.mark.slow
 def test_a_dataset_that_spawn_cannot_pickle_is_an_error_that_says_what_to_do(tmp_path):
     loader = DataLoader(WithGenerator(tmp_path), num_workers=1, multiprocessing_context="spawn")
-    with pytest.raises(TypeError, match="pickle") as caught:
+    with pytest.warns(UserWarning, match="Got pickle error"), pytest.raises(TypeError, match="pickle") as caught:
         iter(loader)
     assert "Leave multiprocessing_context out" in "".join(getattr(caught.value, "__notes__", []))

@@ -1,5 +1,8 @@
 """A penstock.DataLoader delivers what torch's does from datasets that do not run on the engine."""
 
+import gc
+import json
+import multiprocessing
 import os
 import random
 
@@ -9,6 +12,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import IterableDataset, get_worker_info
 
+import penstock
 from penstock import DataLoader
 from tests.dataloader.samples import Numbers
 from tests.dataloader.streams import STREAMS, CountingDataset, Plain, Shuffled
@@ -132,9 +136,48 @@ def test_a_dataset_may_use_a_loader_of_its_own_in_a_worker():
     assert [batch.tolist() for batch in delivered] == [[0, 1], [2, 3]]
 
 
+class FailsOnce(CountingDataset):
+    def __getitem__(self, index):
+        if index == 3:
+            raise ValueError("damaged")
+        return super().__getitem__(index)
+
+
+def test_a_batch_that_failed_is_not_made_again_after_the_loop_went_on():
+    loader = DataLoader(FailsOnce(8), num_workers=2, collate_fn=as_is)
+    iterator = iter(loader)
+    delivered = [next(iterator) for _ in range(3)]
+    with pytest.raises(ValueError, match="damaged"):
+        next(iterator)
+    delivered += [next(iterator), next(iterator)]
+    resumed = DataLoader(FailsOnce(8), num_workers=2, collate_fn=as_is)
+    resumed.load_state_dict(loader.state_dict())
+    assert [index for [(index, _)] in [*delivered, *resumed]] == [0, 1, 2, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("dataset", [Plain([7, 4]), CountingDataset(11)])
+def test_the_watcher_counts_the_samples_of_each_batch(dataset, tmp_path):
+    path = tmp_path / "run.jsonl"
+    with penstock.watch(DataLoader(dataset, batch_size=3, num_workers=2), record=path) as batches:
+        sizes = [len(batch) if isinstance(batch, torch.Tensor) else len(batch[0]) for batch in batches]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sorted(line["samples"] for line in lines if line["kind"] == "fetch") == sorted(sizes)
+
+
 def test_persistent_workers_stay_the_same_processes():
     loader = DataLoader(Pid(), num_workers=2, persistent_workers=True, batch_size=None)
     assert list(loader) == list(loader)
+
+
+def test_persistent_workers_end_with_the_last_reference_to_their_loader():
+    loader = DataLoader(Plain([2, 2]), num_workers=2, persistent_workers=True)
+    list(loader)
+    gc.disable()  # a reference cycle would keep them until a collection
+    try:
+        del loader
+        assert multiprocessing.active_children() == []
+    finally:
+        gc.enable()
 
 
 class Pid(IterableDataset):

@@ -87,6 +87,15 @@ def test_a_torch_seed_set_by_worker_init_fn_is_the_initial_seed_of_every_sample(
     assert len({row[1] for row in rows}) == 8
 
 
+def test_the_initial_seed_of_every_sample_fits_into_a_batch():
+    class Seeds(Numbers):
+        def __getitem__(self, index):
+            return torch.initial_seed()
+
+    batches = list(DataLoader(Seeds(64), batch_size=8, num_workers=2))
+    assert len(set(torch.cat(batches).tolist())) == 64
+
+
 def test_an_error_in_worker_init_fn_is_raised_by_the_first_batch():
     def init(number):
         raise LookupError(f"worker {number} is not welcome")
@@ -172,8 +181,8 @@ def test_a_sample_that_kills_two_workers_is_an_error_and_the_others_are_delivere
 def test_a_worker_killed_while_it_waits_is_replaced():
     loader = DataLoader(Worker(40), batch_size=2, num_workers=2, persistent_workers=True)
     pids = {row[3] for row in _samples(loader)}
-    for process in multiprocessing.active_children():
-        process.kill()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
     assert len(_samples(loader)) == 40
     assert not pids & {process.pid for process in multiprocessing.active_children() if process.is_alive()}
 
@@ -201,14 +210,26 @@ class Gated(Numbers):
 
 def test_with_in_order_false_a_slow_batch_does_not_hold_up_the_others(tmp_path):
     gate = tmp_path / "gate"
-    # whole batches: the first sample of all would otherwise be awaited for its layout
-    dataset, collate = Gated(20, str(gate)), torch.tensor
-    loader = DataLoader(dataset, batch_size=2, num_workers=2, in_order=False, collate_fn=collate)
+    loader = DataLoader(Gated(20, str(gate)), batch_size=2, num_workers=2, in_order=False)
     iterator = iter(loader)
     first = [next(iterator)[0].item() for _ in range(9)]
     assert 0 not in first
     gate.write_text("")
     assert sorted([*first, *(batch[0].item() for batch in iterator)]) == list(range(0, 20, 2))
+
+
+def test_workers_may_wait_for_each_other_in_their_first_samples():
+    class Meeting(Numbers):
+        def __init__(self, workers):
+            super().__init__(workers)
+            self.barrier = multiprocessing.Barrier(workers)
+
+        def __getitem__(self, index):
+            self.barrier.wait()
+            return index
+
+    batches = list(DataLoader(Meeting(2), batch_size=1, num_workers=2))
+    assert [batch.tolist() for batch in batches] == [[0], [1]]
 
 
 def test_a_batch_that_takes_longer_than_the_timeout_is_an_error(tmp_path):

@@ -21,16 +21,16 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from penstock.core.slab_layout import round_up_to_page
 from penstock.engine.shared_memory import SharedMemory
 
 FREE, TAKEN, DONE = 0, 1, 2
 """States of a unit: a sample, or a whole batch if one worker must make it."""
-UNKNOWN, PROBING, KNOWN, IRREGULAR = range(4)
-"""Whether the layout of samples is known: not yet; one worker makes the first sample; yes; samples have no common one,
-so that one worker makes each batch."""
+UNKNOWN, KNOWN, IRREGULAR = range(3)
+"""Whether the layout of samples is known: not yet; yes; samples have no common one, so that one worker makes each
+batch."""
 TARGET_S = 0.016
 """Seconds of samples that a worker takes at a time, at most: no batch waits long for its last worker."""
 LEAST_S = 0.001
@@ -40,7 +40,7 @@ LAYOUT_BYTES = 256 << 10
 MAX_MESSAGE_BYTES = 32 << 10
 """Larger results are placed in shared memory, because a message must fit into the socket's buffer."""
 
-_HEAD, _TAIL, _STOPPED, _LAYOUT, _LAYOUT_LENGTH, _PROBER, _PUBLISHED, _HEADER = range(8)
+_HEAD, _TAIL, _STOPPED, _LAYOUT, _LAYOUT_LENGTH, _PUBLISHED, _HEADER = range(7)
 _COUNT, _UNITS, _ONE_WORKER, _ONE_BY_ONE, _FREE_FROM, _ROW_BYTES, _PAYLOAD, _EPOCH, _FIRST, _SERIAL, _ENTRY = range(11)
 _TAKEN_SLAB, _TAKEN_SERIAL, _TAKEN_FIRST, _TAKEN_COUNT, _IDLE, _BUSY_NS, _WAITED_NS, _WORKER = range(8)
 
@@ -59,8 +59,6 @@ class Taken:
     """How many were taken."""
     one_worker: bool
     """Whether all samples of the batch were taken, to be made into the batch."""
-    probes: bool
-    """Whether the layout is not known, and this worker has to find it."""
     row_bytes: int
     epoch: int
     position: int
@@ -184,9 +182,6 @@ class WorkQueue:
         with self._lock():
             words, place = self._words, self._place(worker)
             words[place + _IDLE] = 0
-            if words[_LAYOUT] == PROBING and words[_PROBER] == worker:
-                words[_LAYOUT] = UNKNOWN
-                self._wake_idle()
             slab, first, count = words[place + _TAKEN_SLAB], words[place + _TAKEN_FIRST], words[place + _TAKEN_COUNT]
             words[place + _TAKEN_COUNT] = 0
             if not count or words[place + _TAKEN_SERIAL] != words[self._entry(slab) + _SERIAL]:
@@ -300,18 +295,12 @@ class WorkQueue:
                 if place == words[_HEAD]:
                     words[_HEAD] += 1
                 continue
-            if not words[entry + _ONE_WORKER]:
-                if words[_LAYOUT] == PROBING:
-                    return None
-                if words[_LAYOUT] == IRREGULAR and not any(states):
-                    words[entry + _ONE_WORKER] = words[entry + _UNITS] = 1
-                    states = self._states(slab)
-            probes = words[_LAYOUT] == UNKNOWN and not words[entry + _ONE_WORKER]
+            if words[_LAYOUT] == IRREGULAR and not words[entry + _ONE_WORKER] and not any(states):
+                words[entry + _ONE_WORKER] = words[entry + _UNITS] = 1
+                states = self._states(slab)
             run = _free_run(states, first)
-            count = 1 if probes or words[entry + _ONE_BY_ONE] else self._fair_share(run, place, sample_s)
+            count = 1 if words[entry + _ONE_BY_ONE] else self._fair_share(run, place, sample_s)
             self._note_taken(worker, slab, first, count)
-            if probes:
-                words[_LAYOUT], words[_PROBER] = PROBING, worker
             states[first : first + count] = bytes([TAKEN]) * count
             words[entry + _FREE_FROM] = first + count
             whole = bool(words[entry + _ONE_WORKER])
@@ -322,7 +311,6 @@ class WorkQueue:
                 0 if whole else first,
                 size if whole else count,
                 whole,
-                probes,
                 words[entry + _ROW_BYTES],
                 words[entry + _EPOCH],
                 words[entry + _FIRST],
@@ -348,20 +336,6 @@ class WorkQueue:
         if sample_s == 0:
             return max(1, min(free, share, -(-free // (2 * self.workers))))
         return max(1, min(free, int(TARGET_S / sample_s), max(share, int(LEAST_S / sample_s))))
-
-    def take_rest(self, worker: int, taken: Taken) -> Taken:
-        """Take all other samples of a batch, of which no other worker has any, to make it alone."""
-        with self._lock():
-            entry = self._entry(taken.slab)
-            self._words[entry + _ONE_WORKER] = self._words[entry + _UNITS] = 1
-            self._states(taken.slab)[0] = TAKEN
-            self._note_taken(worker, taken.slab, 0, 1)
-        return replace(taken, first=0, samples=taken.count, one_worker=True)
-
-    def others_took(self, taken: Taken) -> bool:
-        """Return whether samples of the batch besides the one that was taken first are taken or made."""
-        with self._lock():
-            return sum(state != FREE for state in self._states(taken.slab)) > 1
 
     def rows(self, taken: Taken) -> memoryview:
         """Return the rows of the batch."""
@@ -394,24 +368,24 @@ class WorkQueue:
         """Note that the training process has been sent all that it must know of what the worker took."""
         self._words[self._place(worker) + _TAKEN_COUNT] = 0
 
-    def set_layout(self, state: int, description: bytes = b"") -> bool:
-        """Note whether samples have a layout, and which; workers that waited for that go on.
-
-        Returns False, and notes nothing, if the description is too long.
-        """
-        if len(description) > LAYOUT_BYTES:
-            return False
+    def propose_layout(self, description: bytes) -> None:
+        """Note the layout of samples, unless another worker has done so; an empty description if they have none."""
         with self._lock():
-            if description:  # else one that was noted before stays: batches in work have it
-                self._control.view[self._layout_start : self._layout_start + len(description)] = description
-                self._words[_LAYOUT_LENGTH] = len(description)
-            self._words[_LAYOUT] = state
-            self._wake_idle()
-        return True
+            if self._words[_LAYOUT] == UNKNOWN:
+                fits = 0 < len(description) <= LAYOUT_BYTES
+                if fits:
+                    self._control.view[self._layout_start : self._layout_start + len(description)] = description
+                    self._words[_LAYOUT_LENGTH] = len(description)
+                self._words[_LAYOUT] = KNOWN if fits else IRREGULAR
+
+    def set_irregular(self) -> None:
+        """Let one worker make each batch from now on. Batches in work keep the layout, if there is one."""
+        with self._lock():
+            self._words[_LAYOUT] = IRREGULAR
 
     @property
     def layout_state(self) -> int:
-        """UNKNOWN, PROBING, KNOWN or IRREGULAR."""
+        """UNKNOWN, KNOWN or IRREGULAR."""
         return self._words[_LAYOUT]
 
     def layout(self) -> bytes:

@@ -26,7 +26,7 @@ from penstock.data.batch.sample_layout import DifferentSampleError, SampleLayout
 from penstock.data.decode.dataset_program import has_getitems
 from penstock.data.decode.rng import seed_global_rngs
 from penstock.engine.shared_memory import SharedMemory
-from penstock.engine.work_queue import IRREGULAR, KNOWN, MAX_MESSAGE_BYTES, UNKNOWN, Taken, WorkQueue
+from penstock.engine.work_queue import MAX_MESSAGE_BYTES, UNKNOWN, Taken, WorkQueue
 from penstock.runtime.shared_program import SharedProgram
 
 torch_collate: Any = collate
@@ -136,7 +136,7 @@ class _Worker:
             if taken is None:
                 return
             start_ns = time.perf_counter_ns()
-            taken, result = self._make(taken)
+            result = self._make(taken)
             sample_s = (time.perf_counter_ns() - start_ns) / 1e9 / max(1, taken.samples)
             self._sample_s += (sample_s - self._sample_s) * (1.0 if self._sample_s == 0 else MAX_NEW_SHARE)
             self._report(taken, result)
@@ -147,18 +147,15 @@ class _Worker:
 
     # -- making ----------------------------------------------------------------------------------------------------
 
-    def _make(self, taken: Taken) -> tuple[Taken, Result]:
-        """Make samples, and return the result with what was taken in the end."""
+    def _make(self, taken: Taken) -> Result:
         result = Result(self._number, taken.slab, taken.first, taken.samples)
         if self._init_error is not None:
             result.errors, self._init_error = {taken.first: self._init_error}, None
-            if taken.probes:
-                self._queue.set_layout(UNKNOWN)
-            return taken, result
+            return result
         seed, indices = decode_rows(self._queue.rows(taken))
         if taken.one_worker:
             self._make_batch(taken, seed, indices, result)
-            return taken, result
+            return result
         samples: list[Any] = []
         for slot in range(taken.first, taken.first + taken.samples):
             try:
@@ -167,63 +164,35 @@ class _Worker:
             except Exception:
                 result.errors = {slot: self._error()}
                 break
-        if taken.probes:
-            return self._probe(taken, seed, indices, samples, result), result
         self._store(taken, samples, result)
-        return taken, result
+        return result
 
-    def _make_batch(self, taken: Taken, seed: int, indices: Any, result: Result, made: tuple[Any, ...] = ()) -> None:
-        """Make the whole batch, of which some samples may be made already."""
+    def _make_batch(self, taken: Taken, seed: int, indices: Any, result: Result) -> None:
         try:
             if self._together:
                 self._seed(seed, taken.epoch, taken.position)
                 samples = self._dataset.__getitems__(indices)
             else:
-                samples = list(made)
+                samples = []
                 for slot, index in enumerate(indices):
-                    if slot >= len(made):
-                        self._seed(seed, taken.epoch, taken.position + slot)
-                        samples.append(self._dataset[index])
+                    self._seed(seed, taken.epoch, taken.position + slot)
+                    samples.append(self._dataset[index])
             result.batch, result.has_batch = self._collate(samples), True
         except Exception:
             result.errors = {0: self._error()}
-
-    def _probe(self, taken: Taken, seed: int, indices: Any, samples: list[Any], result: Result) -> Taken:
-        """Find the layout by the first sample; if there is none, make the batch alone."""
-        if not samples:  # it failed: the next sample is tried
-            self._queue.set_layout(UNKNOWN)
-            return taken
-        layout = find_layout(samples[0])
-        size = 0 if layout is None else layout.starts(taken.count)[-1]
-        start = self._queue.data_start(taken.count, taken.row_bytes)
-        description = b"" if layout is None else pickle.dumps(layout)
-        if layout is None or start + size > self._queue.slab_bytes or not self._queue.set_layout(KNOWN, description):
-            if self._queue.others_took(taken):  # only after a sample that failed
-                result.objects = {taken.first: samples[0]}
-            else:
-                taken = self._queue.take_rest(self._number, taken)
-                self._queue.set_layout(IRREGULAR)  # others need not wait for the batch
-                self._make_batch(taken, seed, indices, result, made=(samples[0],))
-                return taken
-            self._queue.set_layout(IRREGULAR)
-            return taken
-        self._store(taken, samples, result)
-        return taken
 
     def _store(self, taken: Taken, samples: list[Any], result: Result) -> None:
         """Write samples into the slab; send those that do not have the layout as they are."""
         if not samples:
             return
-        if self._layout is None and (description := self._queue.layout()):
-            self._layout = pickle.loads(description)  # noqa: S301 (another worker made it)
-        layout = self._layout
+        layout = self._find_layout(taken, samples[0])
         result.text, result.objects = {}, {}
         if layout is None:
             result.objects = dict(enumerate(samples, taken.first))
             return
         start = taken.slab * self._queue.slab_bytes + self._queue.data_start(taken.count, taken.row_bytes)
         size = layout.starts(taken.count)[-1]
-        if start + size > (taken.slab + 1) * self._queue.slab_bytes:
+        if not self._fits(taken, layout):
             result.objects = dict(enumerate(samples, taken.first))
             return
         arrays = layout.arrays(self._slabs[start : start + size], taken.count)
@@ -237,6 +206,22 @@ class _Worker:
                     result.text[slot] = layout.store([sample], arrays, slot)
                 except DifferentSampleError:
                     result.objects[slot] = sample
+
+    def _find_layout(self, taken: Taken, sample: Any) -> SampleLayout | None:
+        """Return the layout of samples: that of the sample which any worker has made first."""
+        if self._layout is None:
+            if self._queue.layout_state == UNKNOWN:
+                found = find_layout(sample)
+                usable = found is not None and self._fits(taken, found)
+                self._queue.propose_layout(pickle.dumps(found) if usable else b"")
+            if description := self._queue.layout():
+                self._layout = pickle.loads(description)  # noqa: S301 (a worker made it)
+        return self._layout
+
+    def _fits(self, taken: Taken, layout: SampleLayout) -> bool:
+        """Return whether the slab has space for the arrays of a batch."""
+        start = self._queue.data_start(taken.count, taken.row_bytes)
+        return start + layout.starts(taken.count)[-1] <= self._queue.slab_bytes
 
     def _seed(self, seed: int, epoch: int, position: int) -> None:
         """Seed the global generators by the sample's position in the epoch, whichever worker makes it."""
@@ -309,7 +294,9 @@ class _Worker:
     def _end_of_arrays(self, taken: Taken) -> int:
         """Return the offset in the slab behind the arrays of the layout, if the batch has any."""
         start = self._queue.data_start(taken.count, taken.row_bytes)
-        return start if taken.one_worker or self._layout is None else start + self._layout.starts(taken.count)[-1]
+        if taken.one_worker or self._layout is None or not self._fits(taken, self._layout):
+            return start
+        return start + self._layout.starts(taken.count)[-1]
 
     def _send(self, message: Message, memory: SharedMemory | None) -> None:
         if memory is None:

@@ -119,7 +119,7 @@ class _Collector:
         slabs = max_ahead + LENT_SLABS + 1
         self.queue = WorkQueue(program.num_workers, slabs, _slab_bytes())
         if not spread:
-            self.queue.set_layout(IRREGULAR)
+            self.queue.set_irregular()
         self._free = deque(range(slabs))
         self._pool = SlabPool(self.queue.slabs, LENT_SLABS + 1, self._free.append)
         self._program = SharedProgram(program)
@@ -283,6 +283,8 @@ class _Collector:
         layout = None if one_worker else self._known_layout()
         start = self.queue.data_start(pending.count, pending.row_bytes)
         size = 0 if layout is None else layout.starts(pending.count)[-1]
+        if start + size > self.queue.slab_bytes:  # workers have sent the samples as they are
+            layout, size = None, 0
         slab_start = pending.slab * self.queue.slab_bytes
         in_use = max(used, min(start + size, self.queue.slab_bytes))
         self.batch_bytes = max(self.batch_bytes, in_use)
@@ -316,7 +318,7 @@ class _Collector:
         self._irregular += 1
         if self._irregular == IRREGULAR_BATCHES:
             log.info("samples differ from the first one: from now on one worker makes each batch")
-            self.queue.set_layout(IRREGULAR)
+            self.queue.set_irregular()
         try:
             samples = [
                 objects[slot] if slot in objects else layout.sample(arrays, text, slot)  # type: ignore[union-attr]
@@ -484,7 +486,7 @@ class EngineProgress:
     """The part of an epoch that was delivered: the content of the loader's `state_dict`. It outlives the workers."""
 
     def __init__(self, loader: Any, state: dict[str, Any] | None, epoch: int) -> None:
-        self._loader = loader
+        self._loader = weakref.ref(loader)  # a cycle would keep the workers of persistent iterations alive
         self._rng_at_start = loader.epoch_rng.state_dict(loader)
         self.sampler = EpochSampler(loader.batch_sampler, loader.snapshot_every_n_steps or 0)
         self.epoch = epoch
@@ -518,7 +520,8 @@ class EngineProgress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batch that was delivered last; at the end of an epoch that of the next one."""
-        loader, finished = self._loader, self.finished
+        loader, finished = self._loader(), self.finished
+        assert loader is not None  # it asks for the state
         following = self.epoch + 1 if loader.persistent_workers else 0  # new workers count from 0, with a new seed
         return {
             "finished": finished,

@@ -17,6 +17,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,10 @@ class EpochRng:
         """Takes the place of the global generators after a state has been loaded."""
 
     def state_dict(self, loader: Any) -> dict[str, Any]:
-        """Return the present states of all generators, as text, and the epochs of samplers that have one."""
+        """Return the present states of all generators, as text, and the epochs of samplers that have one.
+
+        Of the loader, only `generator` and `_index_sampler` are needed.
+        """
         shared = self._own or _GlobalStates.now()
         return {
             "global": shared.as_text(),
@@ -321,8 +325,4 @@ class EpochSampler:
 
 def _take(indexes: Iterator[Any], count: int) -> list[Any]:
     """Return the next indexes. itertools.islice would call iter(), which a sampler's iterator may not expect."""
-    taken = []
-    with suppress(StopIteration):
-        for _ in range(count):
-            taken.append(next(indexes))
-    return taken
+    return list(map(next, repeat(indexes, count)))

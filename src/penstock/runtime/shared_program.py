@@ -9,6 +9,7 @@ import importlib
 import logging
 import mmap
 import os
+import warnings
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -56,6 +57,7 @@ class SharedProgram:
             try:
                 cloudpickle = importlib.import_module("cloudpickle")
             except ImportError:
+                warnings.warn(f"Got pickle error when attempting to start a worker process: {error}", stacklevel=2)
                 error.add_note(
                     "The dataset cannot be pickled for workers that are started by spawn or forkserver. Leave "
                     "multiprocessing_context out, so that they are forked, or install cloudpickle"

@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from torch._utils import ExceptionWrapper
@@ -43,12 +44,16 @@ _STATE_REQUEST = "state request"
 
 
 class Progress:
-    """The part of an epoch that one loader has delivered: the content of its `state_dict`."""
+    """The part of an epoch that one loader has delivered: the content of its `state_dict`.
+
+    It has no reference to the loader, which may have one to the iterator, so that workers end with the last reference.
+    """
 
     def __init__(self, loader: Any) -> None:
-        self._loader = loader
+        self._num_workers = loader.num_workers
+        self._order = SimpleNamespace(generator=loader.generator, _index_sampler=loader._index_sampler)
         self._rng: EpochRng = loader.epoch_rng
-        self._rng_at_start = self._rng.state_dict(loader)
+        self._rng_at_start = self._rng.state_dict(self._order)
         self.sampler = EpochSampler(loader._index_sampler, loader.snapshot_every_n_steps or 0)
         self.batches = 0
         """Batches delivered in this epoch."""
@@ -64,7 +69,7 @@ class Progress:
 
     def resume(self, state: dict[str, Any]) -> None:
         """Continue from a saved state with the iterator that begins next."""
-        self._rng.load_state_dict(self._loader, state["rng"])
+        self._rng.load_state_dict(self._order, state["rng"])
         self._rng_at_start = state["rng"]
         self.sampler.load_state_dict(state["sampler"])
         self.batches, self.next_worker = state["batches"], state["next_worker"]
@@ -72,13 +77,13 @@ class Progress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batch that was delivered last; at the end of an epoch that of the next one."""
-        loader, finished = self._loader, self.finished
+        finished = self.finished
         workers = self.collect_workers()
         return {
-            "num_workers": loader.num_workers,
+            "num_workers": self._num_workers,
             "finished": finished,
             "batches": 0 if finished else self.batches,
-            "rng": self._rng.state_dict(loader) if finished else self._rng_at_start,
+            "rng": self._rng.state_dict(self._order) if finished else self._rng_at_start,
             "sampler": self.sampler.state_for_next_epoch() if finished else self.sampler.state_at(self.position),
             "undelivered": [index for number, index in self.undelivered.items() if number < self.position],
             "workers": [worker.state_dict() for worker in workers],
@@ -185,6 +190,11 @@ class MultiProcessIteration(_MultiProcessingDataLoaderIter):
             replaced["generator"] = loader.epoch_rng.copy_for(loader)
         with loader.epoch_rng.in_use():
             super().__init__(_LoaderWith(loader, **replaced))
+        if not loader.in_order and not hasattr(self, "_in_order"):
+            raise SettingError(
+                "this version of torch delivers the batches of this dataset in order only",
+                advice="Leave out in_order=False, or install torch 2.6 or newer",
+            )
         self._num_yielded = self.progress.batches
         if loader.worker_init_fn is not None:
             self._await_worker_states()  # so that iter() raises the error of worker_init_fn
@@ -193,6 +203,7 @@ class MultiProcessIteration(_MultiProcessingDataLoaderIter):
         """Make the records of an epoch."""
         self.progress = Progress(loader)
         self._snapshot_every = loader.snapshot_every_n_steps or 0
+        self._delivers_in_order = loader.in_order
         self._keeps_indexes = loader._dataset_kind == _DatasetKind.Map and (
             not loader.in_order or is_stateful(loader.dataset)
         )
@@ -286,6 +297,9 @@ class MultiProcessIteration(_MultiProcessingDataLoaderIter):
     def _note_delivery(self, batch: TrackedBatch) -> None:
         progress, worker = self.progress, self._workers_delivered[batch.worker]
         index = progress.undelivered.pop(batch.number, None)
+        if self._delivers_in_order:
+            for number in [each for each in progress.undelivered if each < batch.number]:
+                del progress.undelivered[number]  # making it has failed, and the loop went on
         worker.ended = batch.ended
         progress.next_worker = (batch.worker + 1) % self._num_workers
         if not batch.exhausted:

@@ -9,9 +9,10 @@ state and data.
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -88,9 +89,8 @@ def load_ended_iterator(dataset: Any, state: WorkerState) -> None:
 
 def skip_samples(fetcher: Any, count: int) -> None:
     """Draw samples of an iterable dataset and drop them."""
-    with suppress(StopIteration):
-        for _ in range(0 if fetcher.ended else count):
-            next(fetcher.dataset_iter)  # no itertools here: they call iter(), which may reset a dataset
+    if not fetcher.ended:  # itertools.islice would call iter(), which may reset a dataset
+        deque(map(next, repeat(fetcher.dataset_iter, count)), maxlen=0)
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,13 @@ class WorkerStart:
 
 
 class _TrackedFetcher:
-    """The part that both fetchers below share: `fetch` takes a TrackedTask and returns a TrackedBatch."""
+    """The part that both fetchers below share: `fetch` takes a TrackedTask and returns a TrackedBatch.
+
+    It defines no attribute that torch's fetchers have: the watcher times those by descriptors on torch's classes.
+    """
 
     dataset: Any
-    dataset_iter: Any = None
     auto_collation: bool
-    ended = False
     worker: int
     resumed: WorkerState | None = None
     """The state that has been loaded, until the batches delivered since are dropped."""
@@ -191,24 +192,24 @@ class _TrackedFetcher:
         try:
             data = super().fetch(task.sample_index)  # type: ignore[misc]
         except StopIteration:
-            if self.dataset_iter is None or self._end_reported:
+            if not isinstance(self, _TrackedIterableFetcher) or self._end_reported:
                 raise
             self.ended = self._end_reported = True
             return self._tracked(task.number, None, wants_state=True, exhausted=True)
-        self._end_reported = self.ended
-        return self._tracked(task.number, data, wants_state=task.wants_state or self.ended)
+        self._end_reported = getattr(self, "ended", False)
+        return self._tracked(task.number, data, wants_state=task.wants_state or self._end_reported)
 
     def _drop_delivered(self, resumed: WorkerState, task: TrackedTask) -> None:
         self.resumed, self._end_reported = None, resumed.ended
-        if self.dataset_iter is None:
+        if isinstance(self, _TrackedIterableFetcher):
+            skip_samples(self, resumed.batches_since * (len(task.sample_index) if self.auto_collation else 1))
+        else:
             for index in resumed.indexes_since:
                 super().fetch(index)  # type: ignore[misc]
-        else:
-            skip_samples(self, resumed.batches_since * (len(task.sample_index) if self.auto_collation else 1))
 
     def _tracked(self, number: int, data: Any, *, wants_state: bool, exhausted: bool = False) -> TrackedBatch:
-        saved = dataset_state(self.dataset, self.dataset_iter) if wants_state else None
-        return TrackedBatch(number, self.worker, data, saved, self.ended, exhausted)
+        saved = dataset_state(self.dataset, getattr(self, "dataset_iter", None)) if wants_state else None
+        return TrackedBatch(number, self.worker, data, saved, getattr(self, "ended", False), exhausted)
 
 
 class _TrackedMapFetcher(_TrackedFetcher, fetch._MapDatasetFetcher):

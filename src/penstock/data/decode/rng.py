@@ -41,7 +41,7 @@ def seed_global_rngs(seed: int, epoch: int, sample: int) -> None:
     np.random.seed(word >> 32)
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.default_generator.manual_seed(word)
+        torch.default_generator.manual_seed(word >> 1)  # torch.initial_seed() then fits into a tensor of int64
 
 
 @contextmanager

@@ -173,4 +173,5 @@ def requested_samples(index: object, *, iterable: bool) -> int | None:
     """Return the number of samples that a task requests; None for an iterable dataset, which may end earlier."""
     if iterable:
         return None
+    index = getattr(index, "sample_index", index)  # the tasks of penstock.DataLoader carry the index with other things
     return len(index) if isinstance(index, list | tuple) else 1

@@ -195,6 +195,8 @@ class WorkerRecorder:
         batch = item[1][0] if self._stateful else item[1]
         if type(batch).__name__ in ("ExceptionWrapper", "_IterableDatasetStopIteration"):
             return None
+        if getattr(batch, "exhausted", False):  # the end of a stream of penstock.DataLoader
+            return None
         return self.timer.finish(requested_samples(self._index, iterable=self._telemetry.iterable))
 
     def _write_fetch(self, numbers: dict[str, float]) -> None:
