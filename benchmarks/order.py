@@ -93,7 +93,7 @@ def orders() -> dict[str, Quality]:
     memory = LANES * BLOCK_BYTES
     by_name = {
         "full shuffle": np.random.default_rng(0).permutation(samples),
-        f"ours: {LANES} lanes, blocks of {BLOCK_BYTES >> 20} MiB": epoch_order(blocks, seed=0, epoch=0),
+        f"ours: {LANES} lanes, blocks of {BLOCK_BYTES >> 20} MiB": epoch_order(blocks, seed=0, epoch=0).samples,
         _buffer_name(memory): webdataset_order(samples, memory // SAMPLE_BYTES),
         _buffer_name(2 * memory): webdataset_order(samples, 2 * memory // SAMPLE_BYTES),
         "no shuffle": np.arange(samples),

@@ -270,7 +270,7 @@ def test_a_setting_of_torch_that_cannot_be_met_is_refused_with_the_reason(shards
         ({"engine": {"executor": ["gpu"]}}, "config: engine.executor: Expected `str`, got `array`"),
         ({"engine": {"timeout_s": 0}}, "config: engine: timeout_s=0.0 is not above 0"),
         ({"reading": {"num_reader": 3}}, "config: reading.num_reader: is not known. Perhaps num_readers is meant."),
-        ({"reading": {"lanes": "many"}}, "config: reading.lanes: Expected `int`, got `str`"),
+        ({"reading": {"lanes": "many"}}, "config: reading.lanes: Expected `int | null`, got `str`"),
         ({"errors": {"max_bad_fraction": 2}}, "config: errors: max_bad_fraction=2.0 is not between 0 and 1"),
         ({"errors": {}, "on_error": "skip", "num_readers": 3}, "config: num_readers: is not known."),
         (

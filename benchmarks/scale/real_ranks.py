@@ -198,4 +198,4 @@ def _epoch_order(run: RanksRun, epoch: int) -> Ids:
     """Return the order of penstock.Loader for blocks of one sample."""
     count = run.samples
     blocks = BlockTable(np.arange(count + 1), np.zeros(count, np.int64))
-    return epoch_order(blocks, seed=7, epoch=epoch, lanes=LANES)
+    return epoch_order(blocks, seed=7, epoch=epoch, lanes=LANES).samples

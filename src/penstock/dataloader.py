@@ -20,7 +20,8 @@ import torch.utils.data
 from torch.utils.data import IterableDataset
 
 from penstock.errors import SettingError
-from penstock.runtime.engine_iteration import EngineIteration, engine_is_available
+from penstock.frameworks import keep_in_accelerate
+from penstock.runtime.engine_iteration import EngineIteration, EngineWork, engine_is_available
 from penstock.runtime.epoch_sampler import EpochRng, is_stateful
 from penstock.runtime.stateful_iteration import begin_iteration, initial_state
 
@@ -118,6 +119,9 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         """The generators from which order and seeds of each epoch are drawn."""
         self._progress: Any = None
         """The state of the iteration that began last. It may outlive the iterator and its workers."""
+        self.engine_work: EngineWork | None = None
+        """The work of those workers of Penstock's engine that were started last; None if there were none."""
+        keep_in_accelerate(DataLoader)
 
     def __iter__(self) -> Any:
         kept: Any = self._iterator
@@ -137,10 +141,10 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         """Return a new iterator: torch's `__iter__` and some frameworks call this."""
         state, self._state_to_load = self._state_to_load, None
         self.check_worker_number_rationality()
-        return EngineIteration(self, state) if self._runs_on_engine else begin_iteration(self, state)
+        return EngineIteration(self, state) if self.runs_on_engine else begin_iteration(self, state)
 
     @property
-    def _runs_on_engine(self) -> bool:
+    def runs_on_engine(self) -> bool:
         """Whether workers of Penstock make the batches."""
         return (
             self.num_workers > 0
@@ -158,11 +162,11 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         """
         if self._state_to_load is not None:
             return self._state_to_load
-        kind = "engine" if self._runs_on_engine else "torch"
+        kind = "engine" if self.runs_on_engine else "torch"
         if self._progress is not None:
             state = self._progress.state_dict()
         else:
-            state = EngineIteration.initial_state(self) if self._runs_on_engine else initial_state(self)
+            state = EngineIteration.initial_state(self) if self.runs_on_engine else initial_state(self)
         return {"version": STATE_VERSION, "kind": kind, **state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -174,7 +178,7 @@ class DataLoader(torch.utils.data.DataLoader[T]):
                 f"this is not a state of penstock.DataLoader: its version is {state_dict.get('version')!r}",
                 advice="Load the dict that state_dict() of such a loader has returned",
             )
-        kind = "engine" if self._runs_on_engine else "torch"
+        kind = "engine" if self.runs_on_engine else "torch"
         if state_dict["kind"] != kind:
             raise SettingError(
                 "the state was saved by a loader of another kind of dataset, or with other workers",

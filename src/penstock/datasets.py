@@ -63,8 +63,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
 class ShardStream(IterableDataset[dict[str, Any]]):
     """Sequential access, for DataLoader's workers: every sample once over all ranks and workers.
 
-    All workers of all ranks divide the epoch's order as the ranks of a `Loader` do: each takes every n-th sample. So no
-    worker is without samples if there are more samples than workers, and their shares differ by one at most.
+    All workers of all ranks divide the lanes of the epoch's order as the ranks of a `Loader` do. No worker is without
+    samples if there are more samples than workers, and their shares differ by one at most.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ShardStream(IterableDataset[dict[str, Any]]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        self._ranks = find_ranks(rank, world_size, LANES)
+        self._ranks = find_ranks(rank, world_size)
         order = OrderSettings(shuffle, seed, LANES, BLOCK_BYTES)
         source = ShardSource([ShardGroup(expand_shard_paths(shards))], fields, order, SampleFunctions(transform))
         self._reader = _SampleReader(source)
@@ -94,7 +94,8 @@ class ShardStream(IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         share = self._share()
-        samples = self._reader.source.order(self._epoch)[share.rank :: share.world_size]
+        order = self._reader.source.order(self._epoch)
+        samples = order.share(0, len(order), share)
         return self._reader.read(samples, self._epoch)
 
     def _share(self) -> RankShare:

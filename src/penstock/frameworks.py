@@ -14,15 +14,18 @@ Accelerate 1.15, transformers 5.22; timm and MMEngine are similar):
     num_workers                            no framework; scripts print it
     state_dict, load_state_dict            Lightning: kept in its checkpoints; Accelerate: when registered
 
-`pin_memory`, `collate_fn`, `generator` and others are read only from a real DataLoader.
+`pin_memory`, `collate_fn`, `generator` and others are read only from a real DataLoader, such as `penstock.DataLoader`.
+Accelerate makes a loader of its own from such a one; `keep_in_accelerate` lets that run on Penstock too.
 """
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from penstock.core.types import Ids
 from penstock.errors import SettingError
@@ -69,3 +72,67 @@ class EpochSampler(Sampler[int]):
 
 class SequentialEpochSampler(EpochSampler, SequentialSampler):
     """An EpochSampler of an order without shuffling, which frameworks recognise by its base class."""
+
+
+# -- Accelerate and penstock.DataLoader --------------------------------------------------------------------------------
+
+_ARGUMENTS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",
+)
+"""Arguments of a DataLoader that are attributes of the same names, besides those that decide its order."""
+
+
+def keep_in_accelerate(kind: type[DataLoader[Any]]) -> None:
+    """Let Accelerate keep a loader of this kind, if Accelerate is loaded; calling this again does nothing.
+
+    `prepare` and `skip_first_batches` make a torch DataLoader of a loader's attributes, with samplers that give each
+    process its share, and put it into a loader of their own that moves batches to the device. Where they are given a
+    loader of this kind, the loader inside is replaced by one of this kind with the same arguments.
+    """
+    module = sys.modules.get("accelerate.data_loader")
+    for name in ("prepare_data_loader", "skip_first_batches") if module is not None else ():
+        made_by = getattr(module, name, None)
+        if made_by is None or hasattr(made_by, "keeps"):
+            continue
+        keeping = _keeping(made_by, kind)
+        for each in list(sys.modules.values()):  # Accelerate and transformers import them by name
+            package = getattr(each, "__name__", "").partition(".")[0]
+            if package in ("accelerate", "transformers") and vars(each).get(name) is made_by:
+                setattr(each, name, keeping)
+
+
+def _keeping(made_by: Callable[..., Any], kind: type[DataLoader[Any]]) -> Callable[..., Any]:
+    @functools.wraps(made_by)
+    def make(dataloader: Any, *arguments: Any, **settings: Any) -> Any:
+        made = made_by(dataloader, *arguments, **settings)
+        if isinstance(dataloader, kind):
+            _replace_base(made, kind)
+        return made
+
+    make.keeps = kind  # type: ignore[attr-defined]
+    return make
+
+
+def _replace_base(made: Any, kind: type[DataLoader[Any]]) -> None:
+    """Replace the loader inside a loader of Accelerate by one of this kind, unless it is one."""
+    base = getattr(made, "base_dataloader", None)
+    if not isinstance(base, DataLoader) or isinstance(base, kind):
+        return
+    arguments = {name: getattr(base, name) for name in _ARGUMENTS if hasattr(base, name)}
+    if base.batch_size is None and base.batch_sampler is not None:
+        arguments |= {"batch_sampler": base.batch_sampler}
+    else:
+        arguments |= {"batch_size": base.batch_size, "drop_last": base.drop_last}
+        if not isinstance(base.dataset, IterableDataset):
+            arguments["sampler"] = base.sampler
+    made.base_dataloader = kind(base.dataset, **arguments)
+    made.dl_state_dict = made.base_dataloader.state_dict()

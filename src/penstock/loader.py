@@ -7,6 +7,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -67,8 +68,9 @@ class Loader:
             loss = step(batch["image"])
 
     A batch of shards is a dict of tensors (lists for fields without a fixed shape), with the samples' keys under
-    "__key__". A batch of a dataset is what `default_collate` or `collate_fn` makes of its samples. Each iteration over
-    the loader is the next epoch. The order of an epoch depends only on the seed, the epoch and the shards.
+    "__key__", and under "__padding__" a flag for each sample that only fills the batch. A batch of a dataset is what
+    `default_collate` or `collate_fn` makes of its samples. Each iteration over the loader is the next epoch. The order
+    of an epoch depends only on the seed, the epoch and the shards.
 
     Everything after `batch_size` is given by name. Settings that few users need are in four groups: `reading`, `cache`,
     `errors` and `engine`.
@@ -86,12 +88,12 @@ class Loader:
         seed (int, default 0): Seed of the order and of random transforms. Change it for another run of the same
             experiment.
         drop_last (bool, default False): Whether samples that do not fill a step on all ranks are left out. Otherwise
-            the last step is padded with the first samples of the epoch. Set it where every step must have distinct
-            samples.
+            the last step is padded with the first samples of the epoch, which "__padding__" marks. Set it where every
+            step must have distinct samples.
         sampler (iterable of sample numbers, default None): The order of this rank's samples, in place of `shuffle`.
             Samples of shards are numbered shard after shard, in the order of the index, as `ShardDataset` counts them.
-            To resume in the middle of an epoch, the sampler must give the same order again. Neighbouring samples are
-            read together, but an epoch in the loader's own order reads faster.
+            To resume in the middle of an epoch, the sampler must give the same order again: `state_dict` holds its
+            random state. Neighbouring samples are read together, but an epoch in the loader's own order reads faster.
         batch_sampler (iterable of lists of sample numbers, default None): The same for whole batches, in place of
             `batch_size`, `shuffle`, `sampler` and `drop_last`.
         filter (callable, default None): For shards, a function of a sample's `key`, `shard` and `sizes` (the bytes of
@@ -99,8 +101,9 @@ class Loader:
             anything is read. `stats().filtered` counts the samples that it rejects.
         collate_fn (callable, default None): Makes a batch of a list of samples. It runs in the workers, and the batch
             is delivered as it returns it. A batch is then made by one worker, since only the function knows how samples
-            are combined. A sample of shards is a dict of its fields, with its key under "__key__". None: the fields of
-            shards say how they batch, and samples of a dataset are combined as by torch's `default_collate`.
+            are combined. A sample of shards is a dict of its fields, with its key under "__key__" and "__padding__".
+            None: the fields of shards say how they batch, and samples of a dataset are combined as by torch's
+            `default_collate`.
         transform (callable, default None): For shards, a function of (dict of arrays, random generator) that returns a
             dict; for a dataset, a function of (sample, random generator). It runs in the workers. The generator is
             seeded by `seed`, epoch and sample, so augmentation does not depend on the number of workers or ranks. The
@@ -272,7 +275,7 @@ class Loader:
             return getattr(options.batch_sampler, "sampler", None)
 
         def batches() -> Iterator[Ids]:
-            return (request.samples for request in self._source.batch_requests(self.epoch, 0))
+            return (request.samples for request in self._source.batch_requests(self.epoch, 0, self._position.order))
 
         kind = EpochSampler if options.shuffle else SequentialEpochSampler
         return kind(batches, self._source.samples_per_rank(), self.set_epoch)
@@ -304,8 +307,15 @@ class Loader:
             self._position = Position(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position as plain numbers and strings; it is the same on every rank."""
-        return write_state(self._position, self._source.identity())
+        """Return the position as plain numbers and strings; it is the same on every rank, except with a sampler.
+
+        With a sampler it has the sampler's random state too, and what the sampler's own `state_dict` returns.
+        """
+        self._source.warn_if_unrepeatable()
+        position = self._position
+        if position.order is None:
+            position = replace(position, order=self._source.next_order())
+        return write_state(position, self._source.identity())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at that position: the next iteration starts with the very next sample."""
@@ -324,7 +334,8 @@ class Loader:
         if self._engine is not None and self._engine.failed:
             self.close()  # it failed at an epoch that was begun ahead of its request: try that epoch again
         epoch = self._position.epoch
-        current, begun = self._epochs.start(epoch, self._position.samples)
+        current, begun = self._epochs.start(epoch, self._position.samples, self._position.order)
+        self._position = replace(self._position, order=current.request.order)
         lookahead = current.lookahead
         self._current = current
         finished = False
@@ -347,7 +358,7 @@ class Loader:
                     batch = prefetch.deliver()
                     if self._batch_transform is not None and batch is not SKIPPED:
                         batch = self._batch_transform(batch, **self._batch_draws(request))
-                    self._position = Position(epoch, request.end, in_progress=True)
+                    self._position = Position(epoch, request.end, in_progress=True, order=current.request.order)
                     requested += len(request.samples)
                     finished = _was_last(prefetch, delivery, requested)
                     self._epochs.begin_next(current, self._requested_epoch, engine, self._slab_samples)
@@ -441,6 +452,12 @@ class Loader:
     def gpu_times(self) -> GpuTimes | None:
         """The GPU's time between steps, by its own clock; None where batches stay on the CPU."""
         return self._delivery.gpu_times if self._delivery is not None else self._last_gpu_times
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Stop workers and readers and release their memory; the next iteration starts them again."""

@@ -21,8 +21,7 @@ ErrorPolicy = Literal["raise", "skip", "replace"]
 BLOCK_BYTES = 2 << 20
 """Default size of a block: a disk streams and a request to an object store pays off, and 64 blocks fit in memory."""
 LANES = 64
-"""Default number of lanes: it is divisible by every usual number of ranks up to 64, and with blocks of 2 MiB, 128 MiB
-are in use."""
+"""Default number of lanes, or as many more as the ranks can share evenly. With blocks of 2 MiB, 128 MiB are in use."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """The beginning of a URL; one letter before the colon is a Windows drive."""
 
@@ -40,9 +39,10 @@ class ReadOptions:
     page_cache: bool | None = None
     """Whether shards are read through the kernel's page cache. None: yes if the shards take less than half of the free
     memory. Set False to leave the page cache to others, True if the shards will be read again soon."""
-    lanes: int = LANES
-    """Sequences of blocks from which batches take samples in turn. It must be a multiple of the number of ranks. More
-    lanes mix more places of the dataset in a batch and hold more blocks in memory. Another number is another order."""
+    lanes: int | None = None
+    """Sequences of blocks from which batches take samples in turn. None: 64, or the next larger multiple of the number
+    of ranks. With a number that is not such a multiple, some blocks are read by several ranks. More lanes mix more
+    places of the dataset in a batch and hold more blocks in memory. Another number is another order."""
     block_bytes: int = BLOCK_BYTES
     """Bytes of samples that are read together, and shuffled among themselves. Smaller blocks shuffle better, larger
     ones read faster from disks and object stores. Another size is another order."""
@@ -101,8 +101,9 @@ class EngineOptions:
     """How the work is run: `Loader(…, engine=EngineOptions(memory_bytes=8 << 30))`."""
 
     executor: Executor = "auto"
-    """Whether workers are processes ("process") or threads ("thread"). "auto": processes, but threads on one core, on
-    Windows and on a Python without GIL. Threads suit notebooks and small datasets, since they start at once."""
+    """Whether workers are processes ("process") or threads ("thread"). "auto": processes, but threads on Windows, on a
+    Python without GIL, and on one core if no function of the user runs in the workers. Threads suit notebooks and small
+    datasets, since they start at once, but they cannot seed the global random generators for each sample."""
     memory_bytes: int | None = None
     """Bytes for arena, slabs and worker processes together. None: a quarter of the free memory, divided among the ranks
     of the machine. More memory lets more batches be made ahead."""
@@ -162,6 +163,11 @@ class LoaderOptions:
     def has_user_order(self) -> bool:
         """Whether a sampler of the user decides the order, which then already is that of this rank."""
         return self.sampler is not None or self.batch_sampler is not None
+
+
+def default_lanes(world_size: int) -> int:
+    """Return the smallest number of lanes from LANES on that so many ranks can share evenly."""
+    return world_size * -(-LANES // world_size)
 
 
 # -- shorthands, and the names that users of torch's DataLoader know --------------------------------------------------

@@ -268,3 +268,25 @@ def test_batches_after_an_error_are_not_lost_on_resuming():
     again = DataLoader(Numbers(12), 2, num_workers=1)
     again.load_state_dict(loader.state_dict())
     assert _numbers(again) == [[6, 7], [8, 9], [10, 11]]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_state_at_the_end_of_an_epoch_goes_on_with_the_generator_as_it_was_then(ended):
+    def loader():
+        return DataLoader(Draws(22), 4, True, num_workers=1, generator=torch.Generator().manual_seed(3))
+
+    whole = loader()
+    epochs = [list(whole) for _ in range(3)]
+    stopped = loader()
+    iterator = iter(stopped)
+    for _ in range(6):
+        next(iterator)
+    if ended:
+        assert next(iterator, None) is None
+    state = stopped.state_dict()
+    resumed = loader()
+    resumed.load_state_dict(state)
+    if not ended:
+        assert list(resumed) == []
+    assert same(list(resumed), epochs[1])
+    assert same(list(resumed), epochs[2])

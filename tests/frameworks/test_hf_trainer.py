@@ -38,6 +38,7 @@ def trainer(loader, model, tmp_path):
 
         def without_keys(batch):
             seen.append(batch.pop("__key__"))
+            del batch["__padding__"]
             return batch
 
         arguments = transformers.TrainingArguments(

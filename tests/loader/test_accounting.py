@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import random
 
 import numpy as np
 import pytest
 import simplejpeg
+import torch
 from tests.support.loader_helpers import keys_of
 
 import penstock
@@ -102,14 +104,18 @@ def test_an_epoch_of_bad_samples_ends_without_a_batch(make_loader, labels):
 
 
 def test_with_several_ranks_a_good_sample_is_repeated_so_that_ranks_stay_in_step(make_loader, labels, caplog):
-    path = labels(16, bad=(4, 6))
+    path = labels(16, bad=(4, 5))
     errors = penstock.ErrorOptions("skip", max_bad_fraction=1.0)
     batches = [
-        [batch["__key__"] for batch in make_loader(path, LABEL, 2, errors=errors, rank=rank, world_size=2)]
+        [
+            (batch["__key__"], batch["__padding__"].tolist())
+            for batch in make_loader(path, LABEL, 2, errors=errors, rank=rank, world_size=2)
+        ]
         for rank in range(2)
     ]
     assert [len(each) for each in batches] == [4, 4]
-    assert batches[0][1] == ["0002", "0002"]  # the batch of samples 4 and 6
+    assert batches[0][1] == (["0001", "0001"], [True, True])  # the batch of samples 4 and 5
+    assert [padding for rank, each in enumerate(batches) for _, padding in each[2 * (1 - rank) :]] == [[False] * 2] * 6
     assert "this rank repeats a good sample" in caplog.text
 
 
@@ -204,6 +210,26 @@ def test_a_transform_knows_key_and_geometry_and_declares_what_it_returns(make_lo
         assert batch["number"].tolist() == numbers
         assert batch["area"].tolist() == [256.0] * 3
         assert [points.tolist() for points in batch["points"]] == [list(range(n + 1)) for n in numbers]
+
+
+def with_global_draws(sample, rng):
+    return {**sample, "draws": np.array([random.random(), np.random.rand(), torch.rand(1).item()])}
+
+
+def test_the_global_generators_are_seeded_for_each_sample_that_a_process_transforms(make_loader, tmp_path):
+    path = write_shard(tmp_path / "a.tar", [(f"{n}", {".cls": b"1"}) for n in range(24)])
+
+    def draws(workers, **settings):
+        settings = {"executor": "process", "transform": with_global_draws, "num_workers": workers, **settings}
+        loader = make_loader(path, LABEL, 4, **settings)
+        return [row for batch in loader for row in map(tuple, batch["draws"].tolist())], loader
+
+    (one, loader), (two, _), (other, _) = draws(1), draws(2), draws(1, seed=1)
+    assert one == two
+    assert len(set(one)) == 24
+    assert not set(one) & set(other)
+    following = [row for batch in loader for row in map(tuple, batch["draws"].tolist())]
+    assert not set(one) & set(following)
 
 
 def fail_for_three(sample, rng):

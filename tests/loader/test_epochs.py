@@ -176,7 +176,7 @@ def test_an_error_of_the_next_epoch_is_raised_when_it_is_requested(loader, monke
     iterator = iter(gone)
     batches = [next(iterator)]
 
-    def begin_epoch(epoch, position):
+    def begin_epoch(epoch, position, order):
         raise StorageError("a shard is gone", stage="read")
 
     monkeypatch.setattr(gone._source, "begin_epoch", begin_epoch)

@@ -321,7 +321,7 @@ def transforms(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("executor", "workers"), [("thread", 3), ("process", 2)])
 def test_a_transform_may_change_add_and_remove_values(loader, transforms, executor, workers):
     batches = list(loader(transform=transforms.noisy, executor=executor, num_workers=workers))
-    assert set(batches[0]) == {"image", "id", "random", "words", "__key__"}
+    assert set(batches[0]) == {"image", "id", "random", "words", "__key__", "__padding__"}
     assert (batches[0]["image"].shape, batches[0]["image"].dtype) == ((8, 4, 4, 3), torch.float32)
     words = [word for batch in batches for word in batch["words"]]
     assert words == [[key.split("_c")[1][0]] for key in keys_of(batches)]

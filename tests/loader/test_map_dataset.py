@@ -251,9 +251,12 @@ def test_a_state_of_a_dataset_of_another_length_is_refused(loader, data):
 
 
 def test_a_state_of_a_sampler_for_other_ranks_is_refused(loader, data):
-    state = loader(data.Images(), sampler=DistributedSampler(range(LENGTH), 2, 0)).state_dict()
-    with pytest.raises(SettingError, match="sampler_length 15, this loader has 10"):
-        loader(data.Images(), sampler=DistributedSampler(range(LENGTH), 3, 0)).load_state_dict(state)
+    begun = loader(data.Images(), sampler=DistributedSampler(range(LENGTH), 2, 0))
+    next(iter(begun))
+    resumed = loader(data.Images(), sampler=DistributedSampler(range(LENGTH), 3, 0))
+    resumed.load_state_dict(begun.state_dict())
+    with pytest.raises(SettingError, match="a sampler of length 15, and this one has length 10"):
+        list(resumed)
 
 
 # -- collate_fn ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from tests.support.loader_helpers import loader_settings
@@ -117,6 +118,58 @@ def test_another_number_of_ranks_resumes_at_the_same_step(loader, before, after)
     assert len(keys) == len(set(keys)) == 28
 
 
+GROUPED = {"shuffle": False}, {"drop_last": True}, {"filter": lambda sample: sample.key[-1] not in "37"}, {}, "mix"
+
+
+@pytest.mark.parametrize("settings", GROUPED, ids=["unshuffled", "drop_last", "filter", "default", "mix"])
+@pytest.mark.parametrize(("before", "after"), [(8, 6), (6, 8), (3, 5), (1, 3)])
+def test_a_state_of_any_number_of_ranks_is_resumed_on_any_other_one(loader, shards, before, after, settings):
+    if settings == "mix":
+        settings = {"paths": {str(shards[0]): 2, str(shards[1]): 1, str(shards[2]): 1}}
+
+    def rank(number, world_size):
+        return loader(batch_size=1, rank=number, world_size=world_size, **settings)
+
+    one = loader(**settings)
+    samples = one._source.order(0).samples.tolist()
+    keys_of_epoch = Counter(one._source.keys(one._source.order(0).samples))
+    done, states = zip(*(take(rank(number, before), 2) for number in range(before)), strict=True)
+    assert all(state == states[0] for state in states)
+    keys = [key for batches in done for batch in batches for key in batch[0]]
+    following = []
+    for number in range(after):
+        resumed = rank(number, after)
+        resumed.load_state_dict(states[0])
+        keys += [
+            key
+            for batch in resumed
+            for key, again in zip(batch["__key__"], batch["__padding__"].tolist(), strict=True)
+            if not again
+        ]
+        following.append(resumed.state_dict())
+    dropped = (len(samples) - 2 * before) % after if settings == {"drop_last": True} else 0
+    assert Counter(keys) <= keys_of_epoch
+    assert len(keys) == len(samples) - dropped
+    expected = {1: 64, 3: 66, 5: 65, 6: 66, 8: 64}[after]
+    assert [(state["epoch"], state["lanes"]) for state in following] == [(1, expected)] * after
+
+
+def test_the_rest_of_an_epoch_is_ended_with_the_lanes_of_its_state(loader):
+    batches, state = take(loader(lanes=7), 3)
+    assert state["lanes"] == 7
+    resumed = loader(lanes=5)
+    resumed.load_state_dict(state)
+    some, state = take(resumed, 2)
+    assert state["lanes"] == 7
+    resumed = loader(lanes=5)
+    resumed.load_state_dict(state)
+    assert batches + some + contents(resumed) == contents(loader(lanes=7))
+    assert resumed.state_dict()["lanes"] == 5
+    whole = loader(lanes=5)
+    whole.set_epoch(1)
+    assert contents(resumed) == contents(whole)
+
+
 def test_set_epoch_after_loading_a_state_changes_nothing(loader):
     _, state = take(loader(), 3)
     resumed = loader()
@@ -151,7 +204,7 @@ def test_skipped_blocks_are_not_read(loader, monkeypatch):
 
     whole = loader()
     source = whole._source
-    rest = source.order(0)[20:]
+    rest = source.order(0).samples[20:]
     needed = set(source.block_source.blocks_of(rest).tolist())
     resumed = loader()
     resumed.load_state_dict({**whole.state_dict(), "position": 20})
@@ -166,7 +219,6 @@ def test_skipped_blocks_are_not_read(loader, monkeypatch):
     [
         ({"seed": 10}, "seed 9, this loader has 10"),
         ({"shuffle": False}, "shuffle True, this loader has False"),
-        ({"lanes": 32}, "lanes 64, this loader has 32"),
         ({"block_bytes": 2048}, "block_bytes 1024, this loader has 2048"),
         ({"max_samples": 20}, "samples 30, this loader has 20"),
     ],

@@ -262,12 +262,17 @@ def test_without_fetches_no_number_of_workers_is_proposed():
 
 
 @pytest.mark.parametrize(
-    ("loader_type", "expected_note"), [("penstock", "itself while it runs"), ("iterable", "not a torch DataLoader")]
+    ("loader_type", "settings", "expected_note"),
+    [
+        ("penstock", {}, "itself while it runs"),
+        ("penstock", {"prefetch_factor": LoaderSetting(in_force=2)}, "a penstock.DataLoader: penstock.tune measures"),
+        ("iterable", {}, "not a torch DataLoader"),
+    ],
 )
-def test_other_loaders_get_no_dataloader_settings(loader_type, expected_note):
+def test_other_loaders_get_no_dataloader_settings(loader_type, settings, expected_note):
     recording = TorchRun().recording()
-    fields = {name: getattr(recording.loaders[0], name) for name in ("loader", "settings", "batches")}
-    found = plan_for_recording(replace(recording, loaders={0: LoaderLine(**fields, type=loader_type)}))
+    loader = LoaderLine(loader=0, settings=settings, batches=recording.loaders[0].batches, type=loader_type)
+    found = plan_for_recording(replace(recording, loaders={0: loader}))
     assert found.dataloader == {}
     assert any(expected_note in note for note in found.notes)
 

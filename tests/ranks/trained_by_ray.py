@@ -20,7 +20,7 @@ def train(config):
     from penstock.core.ranks import local_rank
     from penstock.data.order.ranks import find_ranks
 
-    ranks, local = find_ranks(None, None, None), local_rank()
+    ranks, local = find_ranks(None, None), local_rank()
     loader = make_loader(config["shards"], ranks.world_size)
     batches = [batch["__key__"] for batch in loader]
     loader.close()

@@ -93,25 +93,31 @@ def test_threads_that_copy_to_a_gpu_have_cores_of_their_own_where_there_are_enou
 
 def test_the_executor_is_processes_unless_this_rank_has_one_core(cores, monkeypatch):
     cores(2)
-    assert choose_executor(EngineOptions()) == "process"
+    assert choose_executor(EngineOptions(), runs_user_code=False) == "process"
     cores(1)
-    assert choose_executor(EngineOptions()) == "thread"
-    assert choose_executor(EngineOptions(executor="process")) == "process"
+    assert choose_executor(EngineOptions(), runs_user_code=False) == "thread"
+    assert choose_executor(EngineOptions(executor="process"), runs_user_code=False) == "process"
     cores(2)
     monkeypatch.setattr(cores_module, "_launcher_cores", lambda: 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert choose_executor(EngineOptions()) == "thread"
+    assert choose_executor(EngineOptions(), runs_user_code=False) == "thread"
+
+
+def test_on_one_core_the_users_code_runs_in_a_process_where_its_generators_are_seeded(cores):
+    cores(1)
+    assert choose_executor(EngineOptions(), runs_user_code=True) == "process"
+    assert choose_executor(EngineOptions(executor="thread"), runs_user_code=True) == "thread"
 
 
 def test_the_executor_is_threads_without_a_gil_and_on_windows(cores, monkeypatch):
     cores(8)
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    assert choose_executor(EngineOptions()) == "thread"
+    assert choose_executor(EngineOptions(), runs_user_code=False) == "thread"
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
     monkeypatch.setattr(sys, "platform", "win32")
-    assert choose_executor(EngineOptions()) == "thread"
+    assert choose_executor(EngineOptions(), runs_user_code=False) == "thread"
     with pytest.raises(SettingError, match="not available on Windows"):
-        choose_executor(EngineOptions(executor="process"))
+        choose_executor(EngineOptions(executor="process"), runs_user_code=False)
 
 
 def test_workers_with_affinity_of_two_ranks_of_a_machine_share_no_core(cores, monkeypatch):

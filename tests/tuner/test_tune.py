@@ -11,8 +11,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import penstock
 from penstock.errors import PenstockError, SampleError, SettingError, WorkerCrash
+from penstock.plan.profiles import profile_goal
 from penstock.tuner.result import WorkerSettings
+from penstock.tuner.trials import SettingTrials
 from penstock.tuner.tune import tune
+from penstock.tuner.tuning_run import TuningRequest, TuningRun
 
 LATENCY_S = 0.004
 SECONDS = 4.0
@@ -289,3 +292,37 @@ def test_saved_results_can_be_imported_without_torch():
     code = "import sys; import penstock.tuner.saved_results, penstock.tuner.result; "
     code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+# -- penstock.DataLoader -------------------------------------------------------------------------------------------
+
+
+def swapped_rates(dataset, setting, **settings):
+    """Return the rates of penstock.DataLoader that a tuning measures with this setting."""
+    trials = SettingTrials(DataLoader(dataset, batch_size=4, **settings), lambda batch: None, AMPLE_S)
+    trials.run_swapped(setting)
+    return trials.swapped_batches_s
+
+
+def test_penstock_dataloader_is_run_where_its_workers_would_make_the_batches():
+    (rate,) = swapped_rates(Remote(), WorkerSettings(1))
+    assert rate > 0
+    assert swapped_rates(Remote(), WorkerSettings()) == []
+    assert swapped_rates(Stream(divides=True), WorkerSettings(1)) == []
+    assert swapped_rates(Remote(bad=2), WorkerSettings(1)) == []  # the failure is none of the tuning's
+
+
+@pytest.mark.parametrize(("swapped", "note"), [([12.0, 12.0], "2 workers: 12 samples/s, +20%"), ([10.4], ""), ([], "")])
+def test_penstock_dataloader_is_proposed_if_it_was_faster_by_more_than_chance(swapped, note):
+    request = TuningRequest(step=None, step_s=None, goal=profile_goal("balanced"), seconds=AMPLE_S)
+    run = TuningRun(DataLoader(range(4)), request, is_given=False)
+    run._trials.swapped_batches_s = swapped
+    assert note in run._swap_note(WorkerSettings(2), 10.0)
+    assert bool(note) == bool(run._swap_note(WorkerSettings(2), 10.0))
+
+
+def test_a_penstock_dataloader_is_tuned_as_one_and_not_swapped():
+    tuned = tune(penstock.DataLoader(Remote(), batch_size=4, num_workers=1), seconds=SECONDS, refresh=True)
+    assert type(tuned.loader(num_workers=0)) is penstock.DataLoader
+    assert tuned.swapped_samples_s is None
+    assert not any("penstock.DataLoader" in reason for reason in tuned.reasons)

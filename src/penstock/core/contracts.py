@@ -7,8 +7,8 @@ cuts it into `Task`s for workers, which run a `WorkerProgram`, collects one `Tas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from penstock.core.types import Ids
@@ -40,6 +40,8 @@ class BatchRequest:
     """The batch's number, counted over all epochs of a loader. Given when the batch is passed to the engine."""
     one_worker: bool = False
     """Whether one worker must make the whole batch."""
+    padding: int = 0
+    """Samples at the end that the epoch has delivered before, so that all ranks have equally many."""
     first_of_epoch: bool = False
     """Whether the training loop waits for this batch and has no other meanwhile."""
 
@@ -59,6 +61,8 @@ class EpochRequest:
     """The number of samples that these batches take from a block; the block is dropped after so many."""
     worker_read_bytes: Callable[[Ids], int] = no_worker_reads
     """The bytes of samples that lie in no block and are read by workers."""
+    order: Mapping[str, Any] = field(default_factory=dict)
+    """The part of a checkpoint with which this epoch has the same order again; complete after the first batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class Task:
     """Offset of the batch's slab in the memory of all slabs, in bytes."""
     epoch: int
     rows: TaskRows
+    padding: int = 0
+    """Samples at the end of the batch that are padding; for programs that make whole batches."""
 
 
 @dataclass(frozen=True, slots=True)

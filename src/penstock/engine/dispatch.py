@@ -198,7 +198,8 @@ class Dispatch:
         self._max_rows = max(1, MAX_MESSAGE_BYTES // rows[0].nbytes)
         self.tasks += 1
         slab_start = batch.slab * self._slab_bytes
-        task = Task(self.tasks, slab_start, batch.request.epoch, np.ascontiguousarray(rows, np.int64))
+        rows, request = np.ascontiguousarray(rows, np.int64), batch.request
+        task = Task(self.tasks, slab_start, request.epoch, rows, request.padding)
         return AssignedTask(task, batch, slots, crashes)
 
     def _repeat(self, task: AssignedTask, block_cache: BlockCache) -> AssignedTask:

@@ -42,7 +42,7 @@ MAX_MESSAGE_BYTES = 32 << 10
 
 _HEAD, _TAIL, _STOPPED, _LAYOUT, _LAYOUT_LENGTH, _PUBLISHED, _HEADER = range(7)
 _COUNT, _UNITS, _ONE_WORKER, _ONE_BY_ONE, _FREE_FROM, _ROW_BYTES, _PAYLOAD, _EPOCH, _FIRST, _SERIAL, _ENTRY = range(11)
-_TAKEN_SLAB, _TAKEN_SERIAL, _TAKEN_FIRST, _TAKEN_COUNT, _IDLE, _WORKER = range(6)
+_TAKEN_SLAB, _TAKEN_SERIAL, _TAKEN_FIRST, _TAKEN_COUNT, _IDLE, _BUSY_NS, _WAITED_NS, _WORKER = range(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +351,18 @@ class WorkQueue:
             else:
                 states[taken.first : taken.first + taken.samples] = bytes([DONE]) * taken.samples
             return _complete(states)
+
+    def note_times(self, worker: int, busy_ns: int, waited_ns: int) -> None:
+        """Add what a worker has spent on samples, and on waiting for some; only this worker writes its sums."""
+        place = self._place(worker)
+        self._words[place + _BUSY_NS] += busy_ns
+        self._words[place + _WAITED_NS] += waited_ns
+
+    def times(self) -> tuple[float, float]:
+        """Return the seconds that all workers together have spent on samples, and on waiting for some."""
+        places = [self._place(worker) for worker in range(self.workers)]
+        busy_ns, waited_ns = (sum(self._words[place + each] for place in places) for each in (_BUSY_NS, _WAITED_NS))
+        return busy_ns / 1e9, waited_ns / 1e9
 
     def note_reported(self, worker: int) -> None:
         """Note that the training process has been sent all that it must know of what the worker took."""

@@ -26,7 +26,7 @@ from penstock.engine.ipc import Pipe
 from penstock.engine.shared_memory import SharedMemory
 from penstock.errors import SampleError
 
-_TASK = struct.Struct("<4q")  # number, slab start, epoch, number of rows
+_TASK = struct.Struct("<5q")  # number, slab start, epoch, padding, number of rows
 _RESULT = struct.Struct("<qdd")  # number, busy seconds, starved seconds
 importing_main = False
 """Whether this process is a worker that is importing the user's script, for what it defines."""
@@ -55,13 +55,14 @@ class WorkerInit:
 
 def encode_task(task: Task) -> bytes:
     """Return a task as numbers only: nothing is pickled for a task."""
-    return _TASK.pack(task.number, task.slab_start, task.epoch, len(task.rows)) + task.rows.tobytes()
+    return _TASK.pack(task.number, task.slab_start, task.epoch, task.padding, len(task.rows)) + task.rows.tobytes()
 
 
 def decode_task(data: bytes) -> Task:
     """Return the task that `encode_task` encoded."""
-    number, slab_start, epoch, count = _TASK.unpack_from(data)
-    return Task(number, slab_start, epoch, np.frombuffer(data, np.int64, offset=_TASK.size).reshape(count, -1))
+    number, slab_start, epoch, padding, count = _TASK.unpack_from(data)
+    rows = np.frombuffer(data, np.int64, offset=_TASK.size).reshape(count, -1)
+    return Task(number, slab_start, epoch, rows, padding)
 
 
 def encode_result(result: TaskResult) -> bytes:

@@ -32,6 +32,7 @@ from penstock.plan.scenario_from_evidence import (
 )
 from penstock.plan.setting_changes import MIN_GAIN
 from penstock.plan.step_changes import in_use_text, step_changes
+from penstock.recording.format import LoaderLine
 
 MODEL_ERROR = 0.15
 """Relative error of the model on the run as it was, above which a note gives both numbers."""
@@ -43,6 +44,7 @@ STEP_SETTINGS = ("pin_memory", "worker_threads")
 """Settings that make the step itself shorter."""
 _OTHER_LOADERS = {
     "penstock": "penstock.Loader sets its readers, workers and look-ahead itself while it runs",
+    "penstock.DataLoader": "The loader is a penstock.DataLoader: penstock.tune measures its settings",
     "iterable": "The loader is not a torch DataLoader: it has no settings to propose",
 }
 """The reason why no settings are proposed, by the type of the loader."""
@@ -101,13 +103,20 @@ def _empty_plan(run: RunDiagnosis, profile: Profile) -> Plan:
     )
 
 
+def _why_no_settings(loader: LoaderLine) -> str:
+    kind = loader.type
+    if kind == "penstock" and "prefetch_factor" in loader.settings:  # an argument of torch's DataLoader
+        kind = "penstock.DataLoader"
+    return _OTHER_LOADERS.get(kind, _OTHER_LOADERS["iterable"])
+
+
 def _proposal(
     loader: LoaderDiagnosis, profile: Profile, pinned: Collection[str], batch_bytes: int | None
 ) -> tuple[Proposal | None, tuple[str, ...]]:
     """Return the settings to propose for a torch DataLoader, and notes; None for other loaders."""
     evidence = loader.evidence
     if evidence.loader.type != "torch":
-        return None, (_OTHER_LOADERS.get(evidence.loader.type, _OTHER_LOADERS["iterable"]),)
+        return None, (_why_no_settings(evidence.loader),)
     workload, notes = observed_workload(evidence)
     if workload is None:
         return None, notes

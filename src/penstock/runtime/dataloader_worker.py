@@ -130,17 +130,20 @@ class _Worker:
         return None
 
     def run(self) -> None:
+        reported_ns = time.perf_counter_ns()
         while True:
             taken = self._queue.take(self._number, self._sample_s)
             if taken is None:
                 return
-            start = time.perf_counter()
+            start_ns = time.perf_counter_ns()
             result = self._make(taken)
-            sample_s = (time.perf_counter() - start) / max(1, taken.samples)
+            sample_s = (time.perf_counter_ns() - start_ns) / 1e9 / max(1, taken.samples)
             self._sample_s += (sample_s - self._sample_s) * (1.0 if self._sample_s == 0 else MAX_NEW_SHARE)
             self._report(taken, result)
             self._queue.note_reported(self._number)
             del result
+            waited_ns, reported_ns = start_ns - reported_ns, time.perf_counter_ns()
+            self._queue.note_times(self._number, reported_ns - start_ns, waited_ns)
 
     # -- making ----------------------------------------------------------------------------------------------------
 

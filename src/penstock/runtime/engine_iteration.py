@@ -17,6 +17,7 @@ import time
 import warnings
 import weakref
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +78,37 @@ class _Pending:
     """Why samples of it were given up."""
 
 
+class EngineWork:
+    """The work of one engine's workers, for the watcher. It keeps no worker alive, and any thread may read it."""
+
+    def __init__(self, collector: _Collector) -> None:
+        self._collector = weakref.ref(collector)
+        self._times = (0.0, 0.0)
+
+    def times(self) -> tuple[float, float]:
+        """Return the seconds that all workers together have made samples, and have waited for free space.
+
+        They wait because as many batches as may be ahead of the training loop have been made.
+        """
+        collector = self._collector()
+        if collector is not None:
+            with suppress(ValueError):  # the queue has been closed meanwhile
+                self._times = collector.queue.times()
+        return self._times
+
+    @property
+    def pids(self) -> list[int | None]:
+        """The processes of the workers; empty when they have ended."""
+        collector = self._collector()
+        return [] if collector is None or collector.stopped else collector.pids()
+
+    @property
+    def ahead(self) -> tuple[int, int]:
+        """Batches that are drawn and not delivered, and how many of them are known to be complete."""
+        collector = self._collector()
+        return (0, 0) if collector is None else (len(collector._by_slab), len(collector._complete))
+
+
 class _Collector:
     """The workers and the batches they make. One thread at a time collects: the training loop's, or the pinning one.
 
@@ -103,7 +135,8 @@ class _Collector:
         self._failed_starts = 0
         self._to_replace: set[int] = set()
         self._pid = os.getpid()
-        self._stopped = False
+        self.stopped = False
+        self.work = EngineWork(self)
         try:
             self._group.start()
         except BaseException:
@@ -340,9 +373,10 @@ class _Collector:
 
     def stop(self) -> None:
         """End the workers and release everything; batches that the user holds stay valid."""
-        if self._stopped or not self.is_ours:
+        if self.stopped or not self.is_ours:
             return
-        self._stopped = True
+        self.stopped = True
+        self.work.times()
         if self.pinning is not None:
             self.pinning.finish()
         try:
@@ -488,9 +522,10 @@ class EngineProgress:
         """Return the state after the batch that was delivered last; at the end of an epoch that of the next one."""
         loader, finished = self._loader(), self.finished
         assert loader is not None  # it asks for the state
+        following = self.epoch + 1 if loader.persistent_workers else 0  # new workers count from 0, with a new seed
         return {
             "finished": finished,
-            "epoch": self.epoch + 1 if finished else self.epoch,
+            "epoch": following if finished else self.epoch,
             "base_seed": self.base_seed if loader.persistent_workers or not finished else None,
             "batches": 0 if finished else self.delivered,
             "ahead": [] if finished else sorted(self._sizes.items()),
@@ -568,6 +603,7 @@ class EngineIteration:
         reason = "they share its memory" if method == "fork" else "they get it pickled, with its arrays shared"
         log.info("%d workers are started by %s: %s", loader.num_workers, method, reason)
         self._collector = _Collector(program, context, self._max_ahead, spread=spread)
+        loader.engine_work = self._collector.work
         self._stop = weakref.finalize(self, self._collector.stop)
 
     # -- drawing ---------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def plan_engine(
     Unless `runs_user_code`, threads may decode while worker processes start. `busy_threads` are threads of this process
     that keep one core busy each; where there are cores enough, these cores are not given to workers.
     """
-    executor = choose_executor(options.engine)
+    executor = choose_executor(options.engine, runs_user_code=runs_user_code)
     cores, local = loader_cores(), local_rank()
     cores -= busy_threads if cores > 2 * busy_threads else 0
     workers = options.num_workers or min(WORKERS, cores)
@@ -75,14 +75,19 @@ def plan_engine(
     )
 
 
-def choose_executor(engine: EngineOptions) -> Literal["process", "thread"]:
-    """Return the executor the user has set; else processes, or threads on one core, without a GIL or on Windows."""
+def choose_executor(engine: EngineOptions, *, runs_user_code: bool) -> Literal["process", "thread"]:
+    """Return the executor the user has set; else processes, or threads without a GIL, on Windows or on one core.
+
+    On one core the user's code runs in a process nevertheless: only there can the global random generators be seeded
+    for each sample, because threads share them with the training loop.
+    """
     if engine.executor != "auto":
         if engine.executor == "process" and sys.platform == "win32":
             raise SettingError("worker processes are not available on Windows", advice="Use executor='thread'")
         return engine.executor
     free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
-    return "thread" if sys.platform == "win32" or free_threaded or rank_cores() == 1 else "process"
+    one_core = rank_cores() == 1 and not runs_user_code
+    return "thread" if sys.platform == "win32" or free_threaded or one_core else "process"
 
 
 # -- memory --------------------------------------------------------------------------------------------------------

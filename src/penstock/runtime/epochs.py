@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from penstock.core.contracts import EpochRequest
 from penstock.data.order.batch_lookahead import BatchLookahead
+from penstock.data.order.checkpoint import Order
 from penstock.data.sources.base import Source
 from penstock.data.sources.shards import ShardSource
 from penstock.engine.batch import MAX_PLANNED
@@ -52,17 +53,21 @@ class EpochSequence:
         self._predicted: EpochRun | None = None
         """The epoch that the engine has begun although it was not requested yet."""
 
-    def start(self, epoch: int, position: int) -> tuple[EpochRun, bool]:
+    def start(self, epoch: int, position: int, order: Order | None) -> tuple[EpochRun, bool]:
         """Return the rest of that epoch, and whether the engine has begun it already.
 
         After one wrong prediction no further epoch is predicted.
         """
         self._requested += 1
         predicted, self._predicted = self._predicted, None
-        if predicted is not None and (predicted.epoch, 0) == (epoch, position):
+        if (
+            predicted is not None
+            and (predicted.epoch, 0) == (epoch, position)
+            and order in (None, predicted.request.order)
+        ):
             return predicted, True
         self._may_predict = self._may_predict and predicted is None
-        return self._rest_of(epoch, position), False
+        return self._rest_of(epoch, position, order), False
 
     def begin_next(self, current: EpochRun, named_epoch: int | None, engine: Engine, slab_samples: int) -> None:
         """Let the engine begin the epoch that is likely to be requested next, if all of the current one is requested.
@@ -83,6 +88,6 @@ class EpochSequence:
         """Forget the epoch that was begun ahead of its request: its engine has been stopped."""
         self._predicted = None
 
-    def _rest_of(self, epoch: int, position: int) -> EpochRun:
-        request = self._source.begin_epoch(epoch, position)
+    def _rest_of(self, epoch: int, position: int, order: Order | None = None) -> EpochRun:
+        request = self._source.begin_epoch(epoch, position, order)
         return EpochRun(epoch, request, BatchLookahead(request.batches, self._numbers))

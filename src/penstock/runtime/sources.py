@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from penstock.data.decode.dataset_program import DatasetSamples
@@ -16,7 +17,7 @@ from penstock.data.sources.sampled_shards import SampledShardSource
 from penstock.data.sources.shard_groups import find_shard_groups
 from penstock.data.sources.shards import OrderSettings, SampleFunctions, ShardSource
 from penstock.errors import SettingError
-from penstock.options import LoaderOptions
+from penstock.options import LANES, LoaderOptions, default_lanes
 from penstock.runtime.engine_size import choose_executor
 
 GUESSED_BATCH = 64
@@ -26,7 +27,8 @@ GUESSED_BATCH = 64
 def make_source(data: Any, fields: Mapping[str, Field] | None, options: LoaderOptions) -> Source:
     """Return the source for shards with their fields, or for a map-style dataset."""
     reading = options.reading
-    order = OrderSettings(options.shuffle, options.seed, reading.lanes, reading.block_bytes, options.max_samples)
+    lanes = LANES if reading.lanes is None else reading.lanes
+    order = OrderSettings(options.shuffle, options.seed, lanes, reading.block_bytes, options.max_samples)
     make = _dataset_source if is_dataset(data) else _shard_source
     return make(data, fields, options, order)
 
@@ -35,10 +37,14 @@ def _shard_source(
     shards: Any, fields: Mapping[str, Field] | None, options: LoaderOptions, order: OrderSettings
 ) -> Source:
     _check_order(options)
-    functions = SampleFunctions(options.transform, options.outputs, options.collate_fn, options.filter)
+    runs_user_code = options.transform is not None or options.collate_fn is not None
+    in_processes = choose_executor(options.engine, runs_user_code=runs_user_code) == "process"
+    functions = SampleFunctions(options.transform, options.outputs, options.collate_fn, options.filter, in_processes)
     groups = find_shard_groups(shards)
     # a sampler's order is taken to be that of this rank already
-    ranks = RankShare() if options.has_user_order else find_ranks(options.rank, options.world_size, order.lanes)
+    ranks = RankShare() if options.has_user_order else find_ranks(options.rank, options.world_size)
+    if options.reading.lanes is None:
+        order = replace(order, lanes=default_lanes(ranks.world_size))
     plan = BatchPlan() if options.batch_sampler is not None else _batch_plan(options, ranks)
     page_cache, cache = options.reading.page_cache, options.cache
     source = ShardSource(groups, fields or {}, order, functions, options.errors.on_error, plan, page_cache, cache)
@@ -58,7 +64,7 @@ def _dataset_source(
     for name in [*options.reading.changed(), *(name for name, is_set in only_shards.items() if is_set)]:
         raise SettingError(f"{name} is for shards; a dataset reads its samples itself, in the workers")
     _check_order(options)
-    in_processes = choose_executor(options.engine) == "process"
+    in_processes = choose_executor(options.engine, runs_user_code=True) == "process"
     samples = DatasetSamples(dataset, order.seed, options.transform, in_processes)
     return DatasetSource(samples, _batch_order(len(dataset), options), options.collate_fn, options.errors.on_error)
 
@@ -69,7 +75,7 @@ def _batch_order(length: int, options: LoaderOptions) -> BatchOrder:
         return BatchSamplerOrder(options.batch_sampler)
     if options.sampler is not None:
         return SamplerOrder(options.sampler, _batch_plan(options, RankShare()))
-    plan = _batch_plan(options, find_ranks(options.rank, options.world_size, None))
+    plan = _batch_plan(options, find_ranks(options.rank, options.world_size))
     samples = length if options.max_samples is None else min(length, options.max_samples)
     return SeededOrder(length, samples, options.shuffle, options.seed, plan)
 

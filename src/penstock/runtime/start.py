@@ -72,7 +72,7 @@ def start_engine(
     try:
         slabs = SlabPool(engine.slabs.view, plan.slabs, engine.scheduler.release)
         transfer = choose_transfer(options.device, engine.slabs.view, layout.size, layout.filled_bytes, stage)
-        several_ranks = find_ranks(options.rank, options.world_size, None).world_size > 1
+        several_ranks = find_ranks(options.rank, options.world_size).world_size > 1
         delivery = Delivery(
             layout, slabs, source, options.errors, transfer, static_buffers, several_ranks=several_ranks
         )

@@ -35,7 +35,7 @@ class BucketSampler(OrderedBatches):
         world_size: int | None = None,
     ) -> None:
         check_count(window=window)
-        super().__init__(batch_size, seed, find_ranks(rank, world_size, None), drop_last=drop_last)
+        super().__init__(batch_size, seed, find_ranks(rank, world_size), drop_last=drop_last)
         self._lengths = table.numbers(column)
         if (self._lengths < 0).any():
             raise SettingError(f"lengths below 0 in column {column!r}")

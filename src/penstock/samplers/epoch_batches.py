@@ -17,6 +17,7 @@ from penstock.core.contracts import BatchRequest
 from penstock.core.types import Ids
 from penstock.data.order.batches import BatchPlan
 from penstock.data.order.checkpoint import Identity, Position, read_state, write_state
+from penstock.data.order.lanes import EpochOrder
 from penstock.data.order.ranks import RankShare
 from penstock.errors import SettingError
 
@@ -126,7 +127,7 @@ class OrderedBatches(EpochBatches):
 
     def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
         """Yield this rank's batches of the order, from that position on."""
-        return self._batch_plan.batch_requests(self.order(epoch), epoch, position)
+        return self._batch_plan.batch_requests(EpochOrder(self.order(epoch)), epoch, position)
 
     def __len__(self) -> int:
         return self._batch_plan.num_batches(self.samples)

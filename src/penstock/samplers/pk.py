@@ -86,7 +86,7 @@ class PKSampler(EpochBatches):
         world_size: int | None = None,
     ) -> None:
         check_count(identities=identities, instances=instances)
-        super().__init__(identities * instances, seed, find_ranks(rank, world_size, None))
+        super().__init__(identities * instances, seed, find_ranks(rank, world_size))
         found = IdentityColumns.from_table(table, columns)
         ensured = None if ensure is None else found.of_modality(ensure)
         members = make_members(found.identities, found.cells, ensured)

@@ -32,7 +32,7 @@ class WeightedSampler(OrderedBatches):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        super().__init__(batch_size, seed, find_ranks(rank, world_size, None), drop_last=True)
+        super().__init__(batch_size, seed, find_ranks(rank, world_size), drop_last=True)
         all_weights = table.numbers(weights) if isinstance(weights, str) else np.asarray(weights, np.float64)
         _check(all_weights, len(table))
         self._members: Ids = np.flatnonzero(all_weights > 0)

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from penstock.data.decode.rng import restore_global_rngs
+from penstock.dataloader import DataLoader as PenstockDataLoader
 from penstock.errors import SettingError
 from penstock.watcher.loader_views import length_of
 
@@ -77,8 +78,19 @@ def _name(source: Any) -> str:
     return source.__name__ if isinstance(source, type) else type(source).__name__
 
 
-def copy_loader(template: DataLoader[Any], changes: Mapping[str, Any], *, order: Any = None) -> DataLoader[Any]:
-    """Return a loader with all arguments of the template except for `changes`.
+def loader_kind(template: DataLoader[Any]) -> type[DataLoader[Any]]:
+    """Return the class of which copies are made: penstock.DataLoader for one of it, else torch's."""
+    return PenstockDataLoader if isinstance(template, PenstockDataLoader) else DataLoader
+
+
+def copy_loader(
+    template: DataLoader[Any],
+    changes: Mapping[str, Any],
+    *,
+    order: Any = None,
+    kind: type[DataLoader[Any]] | None = None,
+) -> DataLoader[Any]:
+    """Return a loader with all arguments of the template except for `changes`, of that kind or the template's.
 
     `order` replaces its sampler: batches of indices, or single indices if the template makes no batches.
     """
@@ -101,7 +113,7 @@ def copy_loader(template: DataLoader[Any], changes: Mapping[str, Any], *, order:
     if not arguments["num_workers"]:
         for name in WORKER_ARGUMENTS:
             arguments.pop(name, None)
-    return DataLoader(**arguments)
+    return (kind or loader_kind(template))(**arguments)
 
 
 def _batching(template: DataLoader[Any], order: Any) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def shutdown_after(iterator: Iterator[Any]) -> Iterator[Iterator[Any]]:
 
 def shut_down_workers(iterator: Any) -> None:
     """End the workers of an iterator; do nothing if it has none."""
-    shut_down = getattr(iterator, "_shutdown_workers", None)
+    shut_down = getattr(iterator, "_shutdown_workers", None) or getattr(iterator, "close", None)  # close: Penstock's
     if shut_down is not None:
         shut_down()
 

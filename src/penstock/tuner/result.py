@@ -81,6 +81,8 @@ class TuningFindings:
     """Duration of the tuning."""
     complete: bool = True
     """False if something ended it early, or before anything was run; the reasons say what."""
+    swapped_samples_s: float | None = None
+    """Samples per second of penstock.DataLoader with the same settings; None if it was not run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,12 +15,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
+from penstock.dataloader import DataLoader as PenstockDataLoader
 from penstock.plan.worker_count import WorkerDemand
 from penstock.tuner.loader_copy import HAS_IN_ORDER, IndexOrder, copy_dataset, copy_loader, is_iterable
 from penstock.tuner.measure import SameSeed, StepFailed, measure_rate, workers_repeat_samples
 from penstock.tuner.result import MeasuredSetting, WorkerSettings
 from penstock.tuner.worker_cost import WorkerCost, measure_worker_cost
 from penstock.watcher.loader_views import length_of
+
+log = logging.getLogger("penstock")
 
 WORKER_COST_SHARE = 0.1
 """Share of the time for the measurement of one worker."""
@@ -58,6 +62,8 @@ class SettingTrials:
     ) -> None:
         self.template = template
         self.rows: dict[WorkerSettings, SettingRuns] = {}
+        self.swapped_batches_s: list[float] = []
+        """Batches per second of the runs of penstock.DataLoader in the place of torch's."""
         self.stopped = ""
         """The reason why nothing more can be run; empty as long as runs are possible."""
         self.forecast: Callable[[WorkerSettings], float] = lambda _setting: inf
@@ -93,7 +99,7 @@ class SettingTrials:
         """Measure one worker."""
         with suppress_torch_warnings():
             return measure_worker_cost(
-                self.loader(WorkerSettings(1)),
+                self.loader(WorkerSettings(1), DataLoader),
                 seconds=WORKER_COST_SHARE * self._seconds,
                 until_s=self.deadline_s(0.5),
             )
@@ -116,7 +122,7 @@ class SettingTrials:
         init_fn = SameSeed(self.template.worker_init_fn)
         try:
             with suppress_torch_warnings():
-                repeats = workers_repeat_samples(self.loader(WorkerSettings(2, 1), worker_init_fn=init_fn))
+                repeats = workers_repeat_samples(self.loader(WorkerSettings(2, 1), DataLoader, worker_init_fn=init_fn))
         except Exception as error:
             return f"Two workers could not be tried: {error_line(error)}"
         return "The dataset gives every worker the same samples: more than one would repeat them all" if repeats else ""
@@ -143,6 +149,21 @@ class SettingTrials:
             row.first_s.append(found.first_s)
             row.remark = "the data ended before delivery had become periodic" if found.short else row.remark
 
+    def run_swapped(self, setting: WorkerSettings) -> None:
+        """Run penstock.DataLoader with these settings once, if it would make the batches by its own workers."""
+        try:
+            with suppress_torch_warnings():
+                loader = self.loader(setting, PenstockDataLoader)
+                if not loader.runs_on_engine or not self.has_time_for(setting, 1.0):  # type: ignore[attr-defined]
+                    return
+                found = measure_rate(
+                    loader, self._step, seconds=self._seconds / RUNS, until_s=self.deadline_s(1.0), clock=self._clock
+                )
+        except Exception as error:
+            log.info("penstock.DataLoader could not be run: %s", error_line(error))
+        else:
+            self.swapped_batches_s.append(found.batches_s)
+
     def run_inline(self, share: float) -> None:
         """Run without workers on a copy of the dataset; compute the rate if there is no copy or no time."""
         self._copy = copy_dataset(self.template.dataset) if self._copy is None else self._copy
@@ -158,7 +179,9 @@ class SettingTrials:
             self.rows[setting] = SettingRuns(predicted_batches_s=self.forecast(setting))
         return self.rows[setting]
 
-    def loader(self, setting: WorkerSettings, **arguments: Any) -> DataLoader[Any]:
+    def loader(
+        self, setting: WorkerSettings, kind: type[DataLoader[Any]] | None = None, **arguments: Any
+    ) -> DataLoader[Any]:
         """Return a loader like the template with its own random generator and a timeout within the remaining time."""
         changes = {**setting.kwargs(), "persistent_workers": False, "generator": torch.Generator(), **arguments}
         if HAS_IN_ORDER:
@@ -167,7 +190,7 @@ class SettingTrials:
         changes["timeout"] = min(left_s, self.template.timeout or left_s)
         if not setting.workers and self._copy is not None:
             changes["dataset"] = self._copy
-        return copy_loader(self.template, changes, order=self.order)
+        return copy_loader(self.template, changes, order=self.order, kind=kind)
 
     # -- results ---------------------------------------------------------------------------------------------------
 

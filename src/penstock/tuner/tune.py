@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from penstock.core.plan import Profile
 from penstock.errors import SettingError
 from penstock.plan.profiles import profile_goal
-from penstock.tuner.loader_copy import copy_loader, preserve_rngs, template_loader
+from penstock.tuner.loader_copy import copy_loader, loader_kind, preserve_rngs, template_loader
 from penstock.tuner.measure import Step
 from penstock.tuner.rank_lock import (
     load_shared,
@@ -94,6 +94,8 @@ def _request(template: DataLoader[Any], step: Step | None, step_s: float | None,
         del settings[name]
     context = template.multiprocessing_context
     settings["multiprocessing_context"] = None if context is None else context.get_start_method()
+    if loader_kind(template) is not DataLoader:
+        settings["loader"] = loader_kind(template).__module__
     return {**settings, "step": None if step is None else qualified_name(step), "step_s": step_s, "profile": profile}
 
 

@@ -23,7 +23,7 @@ from penstock.model.workload import Workload
 from penstock.plan.profiles import ProfileGoal
 from penstock.plan.worker_count import WorkerDemand, WorkerLimit, WorkerResources, worker_limit
 from penstock.tuner.explain import TuningFacts, explain, explain_failure
-from penstock.tuner.loader_copy import HAS_IN_ORDER, is_iterable
+from penstock.tuner.loader_copy import HAS_IN_ORDER, is_iterable, loader_kind
 from penstock.tuner.measure import Step, StepCost, StepFailed, time_step
 from penstock.tuner.result import TuningFindings, WorkerSettings
 from penstock.tuner.search import (
@@ -43,6 +43,10 @@ ROUNDS = 3
 """Runs of each of the settings between which the choice is made."""
 INLINE, SEARCH, VARIANTS, REPEATS = 0.4, 0.65, 0.8, 0.95
 """Shares of the time at which each stage must end: the run without workers, the search, the variants, the repeats."""
+SWAPPED_RUNS = 2
+"""Runs of penstock.DataLoader in the place of torch's."""
+MIN_SWAP_GAIN = 0.05
+"""Gain from which on it is proposed: less may be chance."""
 SHORT_EPOCH = 0.02
 """Share of an epoch that starting the workers takes from which on they should persist for the next epoch."""
 
@@ -104,6 +108,7 @@ class TuningRun:
         in_time = self._search(guess, costs.limit)
         self._try_variants(costs.workload)
         self._repeat(guess)
+        self._try_swap()
         return self._findings(costs, guess, in_time)
 
     # -- costs -----------------------------------------------------------------------------------------------------
@@ -183,6 +188,30 @@ class TuningRun:
                     continue
                 trials.run(setting)
 
+    def _try_swap(self) -> None:
+        """Run penstock.DataLoader with the settings that are chosen, in turns with torch's."""
+        trials = self._trials
+        if not trials.rates() or loader_kind(self._template) is not DataLoader:
+            return
+        choice = self._choice()
+        for number in range(SWAPPED_RUNS if choice.workers else 0):
+            if trials.stopped:
+                return
+            trials.run_swapped(choice)
+            if number and trials.has_time_for(choice, 1.0):
+                trials.run(choice)
+
+    def _swap_note(self, chosen: WorkerSettings, batches_s: float) -> str:
+        """Propose penstock.DataLoader if it was faster; empty if it was not, or not run."""
+        swapped = self._trials.swapped_batches_s
+        if not swapped or (gain := float(np.median(swapped)) / batches_s - 1) < MIN_SWAP_GAIN:
+            return ""
+        rate = float(np.median(swapped)) * self._trials.samples_per_batch
+        return (
+            f"penstock.DataLoader in the place of torch's, with {chosen}: {rate:,.0f} samples/s, {gain:+.0%}. The "
+            "change is `from penstock import DataLoader`"
+        )
+
     def _candidates(self, guess: int) -> set[WorkerSettings]:
         """Return torch's default, the choice, the best, and two that one unlucky run may have excluded.
 
@@ -212,7 +241,8 @@ class TuningRun:
         why_persistent = self._why_persistent(chosen, rates[chosen])
         if why_persistent:
             kwargs["persistent_workers"] = True
-        notes = (costs.limit.note, why_persistent, self._subclass_note(), self._end_note(in_time))
+        swap_note = self._swap_note(chosen, rates[chosen])
+        notes = (costs.limit.note, why_persistent, swap_note, self._subclass_note(), self._end_note(in_time))
         facts = TuningFacts(
             worker=costs.worker,
             step=costs.step,
@@ -233,6 +263,11 @@ class TuningRun:
             reasons=explain(facts),
             seconds=trials.elapsed_s,
             complete=trials.any_measured and not trials.stopped,
+            swapped_samples_s=(
+                float(np.median(trials.swapped_batches_s)) * trials.samples_per_batch
+                if trials.swapped_batches_s
+                else None
+            ),
         )
 
     def _setting_notes(self) -> dict[WorkerSettings, str]:
@@ -258,7 +293,7 @@ class TuningRun:
 
     def _subclass_note(self) -> str:
         kind = type(self._template)
-        if kind is DataLoader:
+        if kind is loader_kind(self._template):
             return ""
         return f"{kind.__qualname__} is a subclass of DataLoader: loader() gives torch's own; give kwargs to yours"
 

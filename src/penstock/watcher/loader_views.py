@@ -5,7 +5,7 @@ other iterable.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, NamedTuple, Protocol
 
@@ -77,6 +77,8 @@ class LoaderView(Protocol):
 
 def view_of(loader: Iterable[Any], number: int, name: str, worker_files: WorkerFiles, clock_start: float) -> LoaderView:
     """Return the view for a loader, by its class. `clock_start` is the start of the run on the session's clock."""
+    if _is_instance(loader, "penstock.dataloader", "DataLoader") and loader.runs_on_engine:  # type: ignore[attr-defined]
+        return PenstockDataLoaderView(loader, number, name)
     if _is_instance(loader, "torch.utils.data", "DataLoader"):
         from penstock.watcher.dataloader.main_process import TorchLoaderView
 
@@ -176,6 +178,62 @@ class PenstockLoaderView(PlainLoaderView):
                 store=_store_requests(),
                 changes=new_changes,
                 gpu_times=None if stats.gpu_times is None else astuple(stats.gpu_times),
+            )
+        ]
+
+
+class PenstockDataLoaderView(PlainLoaderView):
+    """The view of a penstock.DataLoader on Penstock's engine, whose workers note how long they were busy and waited.
+
+    Without workers and over an IterableDataset, its iterators are torch's, and so is its view.
+    """
+
+    loader: Any
+
+    def __init__(self, loader: Any, number: int, name: str) -> None:
+        super().__init__(loader, number, name)
+        self._ended_s = (0.0, 0.0)
+        """Seconds busy and waiting of workers that have ended: without persistent workers, those of earlier epochs."""
+
+    def describe(self) -> LoaderLine:
+        """Return the line with the settings of a torch DataLoader."""
+        from penstock.watcher.dataloader.main_process import describe
+
+        return msgspec.structs.replace(describe(self.loader, self.number, self.name), type="penstock")
+
+    def iterator(self, epoch: int) -> Iterator[Any]:
+        """Return its own iterator."""
+        return self.make_iterator(self.loader, iter)
+
+    def make_iterator(self, loader: Any, make: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
+        """Return `make(loader)`; if that starts new workers, the sums of those before are kept."""
+        before = loader.engine_work
+        iterator = make(loader)
+        if before is not None and loader.engine_work is not before:
+            busy_s, waited_s = before.times()
+            self._ended_s = self._ended_s[0] + busy_s, self._ended_s[1] + waited_s
+        return iterator
+
+    def processes(self) -> dict[int, int]:
+        """Return the worker processes."""
+        work = self.loader.engine_work
+        return {} if work is None else {pid: worker for worker, pid in enumerate(work.pids) if pid is not None}
+
+    def poll(self, at_s: float) -> Sequence[AnyLine]:
+        """Return one line with what the workers did; none before the first epoch."""
+        work = self.loader.engine_work
+        if work is None:
+            return ()
+        busy_s, waited_s = work.times()
+        outstanding, complete = work.ahead
+        return [
+            HopsLine(
+                loader=self.number,
+                at_s=at_s,
+                hops={"decode": (self._ended_s[0] + busy_s, 0.0, self._ended_s[1] + waited_s)},
+                workers=len(work.pids),
+                lookahead=outstanding,
+                ready=complete,
             )
         ]
 

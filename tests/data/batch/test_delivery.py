@@ -24,14 +24,17 @@ class Batch:
     slab: int
     samples: list[int]
     extras: list[tuple[int, str, Any]] = field(default_factory=list)
+    padding: int = 0
 
     @property
     def request(self):
         samples = np.array(self.samples, np.int64)
-        return BatchRequest(0, samples, 0, rng_ids=1000 + samples)
+        return BatchRequest(0, samples, 0, rng_ids=1000 + samples, padding=self.padding)
 
 
 class Names:
+    marks_padding = True
+
     def assemble(self, values, samples):
         return {**values, "__key__": [f"k{sample}" for sample in samples.tolist()]}
 
@@ -53,8 +56,8 @@ class DeliveryOfThreeSlabs:
             for array in layout.arrays(memoryview(self.memory), slab * layout.size).values():
                 array[:] = 10 * slab + np.arange(4)[:, None]
 
-    def __call__(self, *args):
-        return self.delivery.deliver(self.delivery.send(Batch(*args)))
+    def __call__(self, *args, **settings):
+        return self.delivery.deliver(self.delivery.send(Batch(*args, **settings)))
 
 
 def bad(slot, reason="no JPEG"):
@@ -104,7 +107,7 @@ def test_the_last_slab_is_never_lent():
 def test_the_slab_of_a_batch_without_arrays_is_given_back_at_once():
     deliver = DeliveryOfThreeSlabs(SlabLayout({}, 4))
     batch = deliver(1, [5], [(0, "note", "a")])
-    assert (batch, deliver.given_back) == ({"note": ["a"], "__key__": ["k5"]}, [1])
+    assert (batch, deliver.given_back) == ({"note": ["a"], "__key__": ["k5"], "__padding__": [False]}, [1])
 
 
 RAGGED = SlabLayout({"x": SlotSpec((2,), "<i4")}, 4, {"points": PAGE})
@@ -239,6 +242,21 @@ def test_replace_repeats_the_last_good_sample_if_a_batch_has_no_good_one():
     again = deliver(0, [12, 13, 14], all_bad())
     assert again["__key__"] == ["k5"] * 3
     assert (deliver.delivery.delivered, deliver.delivery.bad, deliver.given_back) == (3, 7, [1, 2, 0])
+
+
+def test_samples_that_only_fill_a_batch_are_marked():
+    deliver = DeliveryOfThreeSlabs(on_error="replace", max_bad_fraction=1)
+    assert deliver(0, [5, 6, 7])["__padding__"].tolist() == [False] * 3
+    assert deliver(1, [5, 6, 7], padding=1)["__padding__"].tolist() == [False, False, True]
+    replaced = deliver(2, [5, 6, 7, 8], [bad(1)], padding=1)
+    assert replaced["__key__"] == ["k5", "k7", "k7", "k8"]
+    assert replaced["__padding__"].tolist() == [False, False, True, True]
+    assert deliver(0, [9, 10, 11], all_bad())["__padding__"].tolist() == [True] * 3
+
+
+def test_what_is_left_of_a_batch_keeps_its_marks():
+    deliver = DeliveryOfThreeSlabs(on_error="skip", max_bad_fraction=1)
+    assert deliver(1, [5, 6, 7], [bad(0)], padding=1)["__padding__"].tolist() == [False, True]
 
 
 def test_a_spare_sample_keeps_no_slab():

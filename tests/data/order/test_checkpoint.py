@@ -7,12 +7,24 @@ import pytest
 from penstock.data.order.checkpoint import Position, read_state, write_state
 from penstock.errors import SettingError
 
-IDENTITY = {"seed": 7, "shuffle": True, "lanes": 64, "samples": 100, "fingerprint": "abc"}
+IDENTITY = {"seed": 7, "shuffle": True, "samples": 100, "fingerprint": "abc"}
 
 
 def test_a_position_survives_json():
     state = json.loads(json.dumps(write_state(Position(3, 40, in_progress=True), IDENTITY)))
-    assert read_state(state, IDENTITY) == Position(3, 40, in_progress=False)
+    assert read_state(state, IDENTITY) == Position(3, 40, in_progress=False, order={})
+
+
+def test_the_order_of_the_epoch_is_part_of_the_state():
+    order = {"lanes": 66, "sampler_state": {"length": 5}}
+    state = json.loads(json.dumps(write_state(Position(3, 40, order=order), IDENTITY)))
+    assert read_state(state, IDENTITY).order == order
+
+
+@pytest.mark.parametrize(("name", "value"), [("lanes", 0), ("lanes", "64"), ("sampler_state", 3)])
+def test_an_order_that_cannot_be_is_refused(name, value):
+    with pytest.raises(SettingError, match=f"^{name} .*in a state is not a"):
+        read_state({**write_state(Position(), IDENTITY), name: value}, IDENTITY)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +32,6 @@ def test_a_position_survives_json():
     [
         ("seed", 8, "made with seed 7, this loader has 8"),
         ("shuffle", False, "made with shuffle True, this loader has False"),
-        ("lanes", 32, "made with lanes 64, this loader has 32"),
         ("samples", 99, "made with samples 100, this loader has 99"),
         ("fingerprint", "abd", "the shards or their samples are not the same"),
     ],

@@ -30,7 +30,7 @@ def group_of(mix, order):
 
 
 def order_of(mix, *, seed=0, epoch=0, lanes=8, shuffle=True):
-    return mix.order(seed=seed, epoch=epoch, lanes=lanes, shuffle=shuffle)
+    return mix.order(seed=seed, epoch=epoch, lanes=lanes, shuffle=shuffle).samples
 
 
 LARGE = {

@@ -14,7 +14,7 @@ from penstock.errors import SettingError
 
 
 def batches(order, epoch=0, position=0):
-    return [request.samples.tolist() for request in order.batch_requests(epoch, position)]
+    return [request.samples.tolist() for request in order.batch_requests(epoch, position, {})]
 
 
 def samples_of(order, epoch=0):
@@ -87,7 +87,7 @@ def test_the_number_of_batches_is_that_of_torch(length, drop_last):
 )
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_an_epoch_can_be_resumed_at_the_end_of_any_batch(order, epoch):
-    whole = list(order.batch_requests(epoch, 0))
+    whole = list(order.batch_requests(epoch, 0, {}))
     for number, request in enumerate(whole, 1):
         assert batches(order, epoch, request.end) == [rest.samples.tolist() for rest in whole[number:]]
 

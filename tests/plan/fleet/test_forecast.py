@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from tests.support.fleet_needs import BATCH, BATCH_BYTES, STEP_S, need, site
 
-from penstock.data.order.ranks import find_ranks
 from penstock.errors import SettingError
-from penstock.options import BLOCK_BYTES, LANES
+from penstock.options import BLOCK_BYTES, LANES, default_lanes
 from penstock.plan.fleet import forecast as forecast_module
 from penstock.plan.fleet.cluster import Cluster, cache_hit_share, cluster_bounds, fleet_demand
 from penstock.plan.fleet.forecast import MIN_BLOCKS_PER_LANE, StorePrice, forecast_epoch, plan_fleet, plan_lanes
@@ -114,10 +113,11 @@ def test_the_share_in_a_cache_is_limited_by_its_size():
 
 
 @pytest.mark.parametrize("ranks", [1, 6, 8, 48, 64, 96, 1024])
-def test_the_loader_accepts_the_planned_number_of_lanes(ranks):
+def test_the_planned_number_of_lanes_is_the_loaders_own(ranks):
     found = plan_lanes(ranks, None)
     assert found.lanes >= LANES
-    assert find_ranks(0, ranks, found.lanes).world_size == ranks
+    assert found.lanes == default_lanes(ranks)
+    assert found.lanes % ranks == 0
     assert plan_lanes(1, None).lanes == LANES
 
 

@@ -317,6 +317,39 @@ def test_a_loader_under_penstock_watch_is_recorded_with_its_phases(hooked):
     assert len(hooked.sink.steps) == 4
 
 
+@pytest.mark.parametrize("settings", [{}, {"persistent_workers": True}, {"num_workers": 0}], ids=str)
+def test_a_penstock_dataloader_is_recorded_and_not_kept_alive(settings):
+    loader = penstock.DataLoader(TensorDataset(torch.randn(12, 4)), batch_size=3, **{"num_workers": 1, **settings})
+    expected = [batch[0].tolist() for batch in loader]
+    hooked = HookedRun()
+    try:
+        iterator = iter(loader)
+        found = [next(iterator)]
+        (view,) = hooked.run.loader_views
+        workers, lines = view.processes(), view.poll(1.0)
+        assert [batch[0].tolist() for batch in [*found, *iterator]] == expected
+        train(Model(), loader)
+        last = view.poll(2.0)
+    finally:
+        hooked.close()
+    (described,) = hooked.sink.lines_of(LoaderLine)
+    engine = loader.num_workers > 0
+    assert (described.type, described.settings["batch_size"].in_force) == ("penstock" if engine else "torch", 3)
+    assert [step.batch for step in hooked.sink.steps] == [0, 1, 2, 3] * 2
+    assert hooked.sink.phase_names == STEP_PHASES
+    assert hooked.sink.epoch_ends == ["done", "done"]
+    assert len(lines) == engine
+    assert len(workers) == loader.num_workers
+    if engine:
+        assert lines[0].workers == 1
+        assert last[0].hops["decode"][0] > lines[0].hops["decode"][0] >= 0
+    gone = weakref.ref(loader)
+    del loader, iterator, view
+    gc.collect()
+    assert gone() is None
+    assert [batch[0].tolist() for batch in penstock.DataLoader(range(3), num_workers=1)] == [0, 1, 2]
+
+
 def test_a_penstock_loader_is_recorded_and_not_kept_alive(tmp_path):
     shards = make_shards(tmp_path, REID, samples=12, shards=1, scale=0.1)
     loader = penstock.Loader(shards, {"meta": penstock.Json(".json")}, batch_size=4, num_workers=1)

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import BAD_SAMPLE, CompleteBatch
 from penstock.core.slab_layout import EncodedSizes
-from penstock.core.types import Arrays, Ids
+from penstock.core.types import Arrays, Bools, Ids
 
+PADDING = "__padding__"
+"""Name in a batch of the flags of samples that only fill it, because the epoch delivers them elsewhere too."""
 Views = dict[str | tuple[str, int], NDArray[Any]]
 """All of a batch that lies in its slab: arrays by name, arrays without a fixed shape by name and slot."""
 
@@ -35,9 +37,11 @@ class DecodedBatch:
     """The encoded sizes of arrays of which some slots hold a JPEG, by name."""
     on_copied: Callable[[], None] | None = None
     """Called once when the slab may be used again. None where the arrays are copies, or keep the slab themselves."""
+    padding: Bools | None = None
+    """Which samples only fill the batch, because the epoch delivers them elsewhere too; None if there are none."""
 
     def take(self, slots: list[int]) -> DecodedBatch:
-        """Return a batch of these slots, in this order, in memory of its own."""
+        """Return a batch of these slots, in this order, in memory of its own. A slot's repetitions are padding."""
         return DecodedBatch(
             {name: array[slots] for name, array in self.arrays.items()},
             self.slab,
@@ -46,6 +50,7 @@ class DecodedBatch:
             self.rng_ids[slots],
             take_slots(self.lists, slots),
             only_encoded({name: sizes[slots] for name, sizes in self.encoded_sizes.items()}),
+            padding=take_padding(self.padding, slots),
         )
 
 
@@ -64,7 +69,10 @@ def decoded_batch(
         if name != BAD_SAMPLE:
             lists.setdefault(name, [None] * len(samples))[slot] = views.get((name, slot), value)
     rng_ids = samples if request.rng_ids is None else request.rng_ids
-    return DecodedBatch(arrays, complete.slab, samples, request.epoch, rng_ids, lists, encoded_sizes, on_copied)
+    padding = np.arange(len(samples)) >= len(samples) - request.padding if request.padding else None
+    return DecodedBatch(
+        arrays, complete.slab, samples, request.epoch, rng_ids, lists, encoded_sizes, on_copied, padding
+    )
 
 
 def only_encoded(encoded_sizes: Mapping[str, EncodedSizes]) -> dict[str, EncodedSizes]:
@@ -75,6 +83,15 @@ def only_encoded(encoded_sizes: Mapping[str, EncodedSizes]) -> dict[str, Encoded
 def take_slots(lists: Mapping[str, list[Any]], slots: Sequence[int]) -> dict[str, list[Any]]:
     """Return these slots of every list. Arrays are copied: they may lie in the slab, which will be used again."""
     return {name: [_copied(values[slot]) for slot in slots] for name, values in lists.items()}
+
+
+def take_padding(padding: Bools | None, slots: Sequence[int]) -> Bools | None:
+    """Return which of these slots are padding: those that were, and every repetition of a slot."""
+    taken = np.array(slots, np.int64)
+    repeated = np.ones(len(taken), bool)
+    repeated[np.unique(taken, return_index=True)[1]] = False
+    found: Bools = repeated if padding is None else repeated | padding[taken]
+    return found if found.any() else None
 
 
 def replacement_slots(good: Sequence[int], count: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,13 @@ from penstock.core.stats import GpuTimes
 from penstock.core.types import Ids
 from penstock.data.batch.bad_samples import check_bad_fraction, list_bad_samples
 from penstock.data.batch.decoded_batch import (
+    PADDING,
     DecodedBatch,
     Views,
     decoded_batch,
     only_encoded,
     replacement_slots,
+    take_padding,
     take_slots,
 )
 from penstock.data.batch.slab_pool import SlabPool
@@ -107,7 +110,8 @@ class Delivery:
         if batch is None:
             return SKIPPED
         if self._keeps_spare and len(batch.samples):
-            self._spare = batch.take([len(batch.samples) - 1])
+            spare = batch.take([len(batch.samples) - 1])
+            self._spare = replace(spare, padding=np.ones(1, bool))  # it is delivered now
         return self._transfer.send(batch)
 
     def deliver(self, sent: Any) -> Any:
@@ -115,13 +119,15 @@ class Delivery:
         if sent is SKIPPED:
             return SKIPPED
         batch = self._transfer.receive(sent)
-        tensors, lists, samples = batch.tensors, batch.lists, batch.samples
+        tensors, lists, samples, padding = batch.tensors, batch.lists, batch.samples, batch.padding
         if batch.failures:
             slots = self._slots_after_gpu_failures(batch.failures, samples)
             if not slots:
                 return SKIPPED
             tensors = {name: tensor[slots] for name, tensor in tensors.items()}
-            lists, samples = take_slots(lists, slots), samples[slots]
+            lists, samples, padding = take_slots(lists, slots), samples[slots], take_padding(padding, slots)
+        if self._names.marks_padding:
+            tensors = {**tensors, PADDING: self._transfer.flags(len(samples), padding)}
         if self._static_buffers is not None:
             tensors = self._static_buffers.store(tensors)
         return self._names.assemble({**tensors, **lists}, samples)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from penstock.core.contracts import BAD_SAMPLE, Extras, Task, TaskRunner
-from penstock.data.batch.decoded_batch import replacement_slots
+from penstock.data.batch.decoded_batch import replacement_slots, take_padding
 from penstock.data.batch.pytree import ROOT
 from penstock.errors import PenstockError, SampleError
 
@@ -19,6 +19,10 @@ class SampleMaker(Protocol):
 
     def start(self, arena: memoryview) -> Callable[[Task], list[Any]]:
         """Return a function that makes a task's samples, with a PenstockError in the place of one that failed."""
+        ...
+
+    def repeated(self, sample: Any) -> Any:
+        """Return a sample as it is put in the place of a bad one."""
         ...
 
 
@@ -44,7 +48,11 @@ class CollateProgram:
             if not good or (bad and self.on_error == "raise"):
                 return bad
             used = good if self.on_error == "skip" else replacement_slots(good, len(samples))
-            batch = attempt(self.collate_fn, [samples[position] for position in used], stage="collate")
+            repeated = take_padding(None, used)
+            given = [samples[position] for position in used]
+            if repeated is not None:
+                given = [self.samples.repeated(s) if again else s for s, again in zip(given, repeated, strict=True)]
+            batch = attempt(self.collate_fn, given, stage="collate")
             if isinstance(batch, PenstockError):
                 # Each sample gets an error of its own, to which its location is added.
                 return bad + [(slots[position], BAD_SAMPLE, copy(batch)) for position in good]

@@ -43,6 +43,10 @@ class DatasetSamples:
         """Return a function that makes the samples of a task, for `CollateProgram`."""
         return lambda task: list(self.fetch(task.rows[:, 1].tolist(), task.epoch))
 
+    def repeated(self, sample: Any) -> Any:
+        """Return a sample as it is put in the place of a bad one: unchanged."""
+        return sample
+
     def one(self, index: int, epoch: int) -> Any:
         """Return one sample; the user's code may raise anything."""
         self._seed(index, epoch)

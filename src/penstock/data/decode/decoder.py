@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from penstock.core.contracts import BAD_SAMPLE, Extras, Task, TaskRunner
 from penstock.core.slab_layout import EncodedSizes, RaggedBuffer, SlabLayout, store_ragged
 from penstock.core.types import Ids
-from penstock.data.decode.rng import sample_rng, uniform_draws
+from penstock.data.batch.decoded_batch import PADDING
+from penstock.data.decode.rng import sample_rng, seed_global_rngs, uniform_draws
 from penstock.data.fields.array import Array
 from penstock.data.fields.base import (
     NOT_ENCODED,
@@ -114,6 +115,8 @@ class Decoder:
     """The files in which workers read the parts that are not in the arena."""
     key_columns: int = 0
     """Columns at the end of each row that hold the sample's key, for the transform."""
+    seeds_globals: bool = False
+    """Whether the global random generators are seeded before each call of the transform."""
 
     def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
         """Return a function that decodes a task's samples into their slab."""
@@ -245,10 +248,12 @@ class Decoder:
 
         def run(task: Task) -> list[Any]:
             samples: list[Any] = []
-            for row, draws in zip(task.rows.tolist(), self._draws(task.epoch, task.rows[:, 1]), strict=True):
+            first_padding = len(task.rows) - task.padding
+            draws_of = self._draws(task.epoch, task.rows[:, 1])
+            for number, (row, draws) in enumerate(zip(task.rows.tolist(), draws_of, strict=True)):
                 try:
                     values = self._sample(row, draws, task.epoch, parts)
-                    samples.append({**values, KEY: self._key(row)})
+                    samples.append({**values, KEY: self._key(row), PADDING: number >= first_padding})
                 except PenstockError as error:
                     samples.append(error)
             return samples
@@ -268,11 +273,15 @@ class Decoder:
         declared = {GEOMETRY: values[GEOMETRY]} if GEOMETRY in values else {}
         values[KEY] = self._key(row)
         values[GEOMETRY] = sample.geometries
+        if self.seeds_globals:
+            seed_global_rngs(self.seed, epoch, row[1])
         with _ErrorContext("transform"):
             transformed = self.transform(values, sample_rng(self.seed, epoch, row[1]))
             if not isinstance(transformed, dict):
                 raise SampleError(f"transform gave {type(transformed).__name__}, not a dict", stage="transform")
-            made = {name: _as_array(value) for name, value in transformed.items() if name not in (KEY, GEOMETRY)}
+            made = {
+                name: _as_array(value) for name, value in transformed.items() if name not in (KEY, GEOMETRY, PADDING)
+            }
         return made | declared
 
     def _decoded_fields(
@@ -305,13 +314,17 @@ class Decoder:
 
 @dataclass(frozen=True)
 class DecodedSamples:
-    """The samples of shards for `CollateProgram`: a dict each, with the key."""
+    """The samples of shards for `CollateProgram`: a dict each, with the key, and whether it is padding."""
 
     decoder: Decoder
 
     def start(self, arena: memoryview) -> Callable[[Task], list[Any]]:
         """Return a function that decodes a task's samples."""
         return self.decoder.start_samples(arena)
+
+    def repeated(self, sample: Any) -> Any:
+        """Return a sample as it is put in the place of a bad one: as padding."""
+        return {**sample, PADDING: True}
 
 
 class _ErrorContext:

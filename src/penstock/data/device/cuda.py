@@ -21,6 +21,7 @@ from weakref import WeakSet
 import numpy as np
 
 from penstock.core.stats import GpuTimes
+from penstock.core.types import Bools
 from penstock.data.batch.decoded_batch import DecodedBatch
 from penstock.data.device.device_stage import SENDER_THREADS, DeviceBatch, DeviceStage
 from penstock.data.device.gpu_timing import GpuTimer
@@ -151,6 +152,12 @@ class CudaTransfer:
         for tensor in batch.tensors.values():
             tensor.record_stream(stream)
         return batch
+
+    def flags(self, count: int, flags: Bools | None) -> Any:
+        """Return one flag per sample on the GPU; nothing is copied where all are False."""
+        if flags is None:
+            return self._torch.zeros(count, dtype=self._torch.bool, device=self.device)
+        return self._torch.from_numpy(flags).to(self.device)
 
     def close(self) -> None:
         """Wait for running copies, and unpin the slabs: before their memory is freed."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.types import Ids
+from penstock.core.types import Bools, Ids
 from penstock.data.batch.decoded_batch import DecodedBatch
 from penstock.data.device.gpu_decode.decode_split import SplitController, SplitPolicy, choose_split
 from penstock.data.device.transform.draw import DrawnTransforms, draw_transforms
@@ -44,6 +44,8 @@ class DeviceBatch:
     """Slots whose image could be decoded neither by the GPU nor by the CPU."""
     ready: Any = None
     """A CUDA event behind all work on the tensors; None where there is nothing to wait for."""
+    padding: Bools | None = None
+    """Which samples are padding, as in `DecodedBatch`."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class DeviceStage:
                 tensors[name] = buffer.copy_(host, non_blocking=True)
             else:
                 tensors[name] = torch.from_numpy(array).to(device, non_blocking=True)
-        return DeviceBatch(tensors, batch.lists, batch.samples, failures)
+        return DeviceBatch(tensors, batch.lists, batch.samples, failures, padding=batch.padding)
 
     def transform(self, tensors: dict[str, Any], drawn: Mapping[str, DrawnTransforms]) -> None:
         """Replace the tensors of fields with a GPU transform, on the current stream of their device."""

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
+import numpy as np
+
 from penstock.core.stats import GpuTimes
+from penstock.core.types import Bools
 from penstock.data.batch.decoded_batch import DecodedBatch
 from penstock.data.device.device_stage import DeviceBatch, DeviceStage
 from penstock.errors import SettingError
@@ -59,6 +62,10 @@ class Transfer(Protocol):
         """Return a batch that was sent, ready for the training loop."""
         ...
 
+    def flags(self, count: int, flags: Bools | None) -> Any:
+        """Return one flag per sample on the device; None are all False."""
+        ...
+
     def close(self) -> None:
         """Finish all copies, before the slabs are freed."""
         ...
@@ -87,10 +94,15 @@ class HostTransfer:
     def receive(self, sent: DecodedBatch) -> DeviceBatch:
         """Return the batch on its device; on the CPU over the same memory, apart from transformed images."""
         if self._device == "numpy":
-            return DeviceBatch(dict(sent.arrays), sent.lists, sent.samples)
+            return DeviceBatch(dict(sent.arrays), sent.lists, sent.samples, padding=sent.padding)
         batch = self._stage.to_device(sent, _torch().device(self._device))
         self._stage.transform(batch.tensors, self._stage.draw(sent))
         return batch
+
+    def flags(self, count: int, flags: Bools | None) -> Any:
+        """Return one flag per sample as an array or a tensor."""
+        found = np.zeros(count, bool) if flags is None else flags
+        return found if self._device == "numpy" else _torch().from_numpy(found).to(self._device)
 
     def close(self) -> None:
         """Do nothing: nothing is held."""

@@ -1,10 +1,10 @@
 """Cuts an epoch's order into batches, the same number for every rank.
 
-Step t of an epoch is the next `batch_size × world_size` samples of the global order; rank r takes every
-world_size-th of them. So for a fixed global batch size, step t holds the same samples whatever the number of ranks.
+Step t of an epoch is the next `batch_size × world_size` samples of the global order, which `lanes` divides between the
+ranks. So for a fixed global batch size, step t holds the same samples whatever the number of ranks.
 With `drop_last`, the samples at the end that do not fill a step on all ranks are dropped. Otherwise the last step is
 divided evenly between the ranks, and where that is not possible it is padded with the epoch's first samples. At most
-world_size − 1 samples are added, and they are counted.
+world_size − 1 samples are added, one at the end of a batch, and they are counted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.core.contracts import BatchRequest
 from penstock.core.types import Ids
+from penstock.data.order.lanes import EpochOrder
 from penstock.data.order.ranks import RankShare
 
 
@@ -47,12 +48,13 @@ class BatchPlan:
         steps = count_steps(samples, self.batch_size, self.ranks.world_size, self.drop_last)
         return (samples - steps.dropped + steps.padded) // self.ranks.world_size
 
-    def batch_requests(self, order: Ids, epoch: int, position: int) -> Iterator[BatchRequest]:
+    def batch_requests(self, order: EpochOrder, epoch: int, position: int) -> Iterator[BatchRequest]:
         """Yield this rank's batches of the samples from `position` on."""
         step_samples = self.batch_size * self.ranks.world_size
         batches = rank_batches(order, position, self.batch_size, self.ranks, self.drop_last)
-        for number, samples in enumerate(batches, 1):
-            yield BatchRequest(epoch, samples, min(len(order), position + number * step_samples))
+        for number, (samples, padding) in enumerate(batches, 1):
+            end = min(len(order), position + number * step_samples)
+            yield BatchRequest(epoch, samples, end, padding=padding)
 
 
 def one_worker_request(request: BatchRequest) -> BatchRequest:
@@ -68,13 +70,19 @@ def count_steps(samples: int, batch_size: int, world_size: int, drop_last: bool)
     return StepCount(whole + 1, 0, -rest % world_size)
 
 
-def rank_batches(order: Ids, position: int, batch_size: int, ranks: RankShare, drop_last: bool) -> Iterator[Ids]:
-    """Yield the samples of each of this rank's batches, from `position` on."""
+def rank_batches(
+    order: EpochOrder, position: int, batch_size: int, ranks: RankShare, drop_last: bool
+) -> Iterator[tuple[Ids, int]]:
+    """Yield the samples of each of this rank's batches, from `position` on, and how many at its end are padding."""
     steps = count_steps(len(order) - position, batch_size, ranks.world_size, drop_last)
     step_samples = batch_size * ranks.world_size
     for step in range(steps.batches):
-        samples = order[position + step * step_samples : position + (step + 1) * step_samples]
-        if len(samples) % ranks.world_size:
-            padding = np.resize(order, steps.padded)  # repeats the order if it has fewer samples than that
-            samples = np.concatenate((samples, padding))
-        yield samples[ranks.rank :: ranks.world_size]
+        begin = position + step * step_samples
+        end = min(len(order), begin + step_samples)
+        samples = order.share(begin, end, ranks)
+        padded = ranks.rank - (ranks.world_size - steps.padded)  # each of the last ranks lacks one sample
+        if (end - begin) % ranks.world_size and padded >= 0:
+            first_samples = np.resize(order.samples, steps.padded)  # repeats the order if it has fewer samples
+            yield np.append(samples, first_samples[padded]), 1
+        else:
+            yield samples, 0

@@ -9,11 +9,17 @@ from typing import Any
 from penstock.errors import SettingError
 
 VERSION = 1
+ORDER_LANES, ORDER_SAMPLER = "lanes", "sampler_state"
+"""Names of what a state holds about the order of its epoch: the number of lanes, or the state of the user's sampler.
+
+The epoch is ended in that order, also if the loader would choose another one by now: then no sample is lost."""
 
 Identity = Mapping[str, str | int | bool]
 """The settings and data that decide an epoch's order, by name.
 
 A position means the same samples only where all of them are the same."""
+Order = Mapping[str, Any]
+"""The part of a state that a source needs to repeat the order of an epoch: `ORDER_LANES`, `ORDER_SAMPLER`, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +31,14 @@ class Position:
     """Samples of the epoch delivered so far, over all ranks."""
     in_progress: bool = False
     """Whether an iteration over the epoch has begun and not ended."""
+    order: Order | None = None
+    """The order of this epoch; None for one that has not begun, whose order follows from the settings."""
 
 
 def write_state(position: Position, identity: Identity) -> dict[str, Any]:
     """Return the position as a dict of numbers and strings."""
-    return {"version": VERSION, "epoch": position.epoch, "position": position.samples, **identity}
+    order = position.order or {}
+    return {"version": VERSION, "epoch": position.epoch, "position": position.samples, **identity, **order}
 
 
 def read_state(state: Mapping[str, Any], identity: Identity) -> Position:
@@ -43,13 +52,25 @@ def read_state(state: Mapping[str, Any], identity: Identity) -> Position:
     epoch, position = _count(state, "epoch"), _count(state, "position")
     if "samples" in identity and position > _count(identity, "samples"):
         raise SettingError(f"a state at position {position} is past the end of the epoch")
-    return Position(epoch, position)
+    return Position(epoch, position, order=_read_order(state))
 
 
-def _count(state: Mapping[str, Any], name: str) -> int:
+def _read_order(state: Mapping[str, Any]) -> Order:
+    """Return what the state holds about the order of its epoch."""
+    order: dict[str, Any] = {}
+    if ORDER_LANES in state:
+        order[ORDER_LANES] = _count(state, ORDER_LANES, least=1)
+    if ORDER_SAMPLER in state:
+        if not isinstance(state[ORDER_SAMPLER], Mapping):
+            raise SettingError(f"{ORDER_SAMPLER} in a state is not a mapping")
+        order[ORDER_SAMPLER] = state[ORDER_SAMPLER]
+    return order
+
+
+def _count(state: Mapping[str, Any], name: str, least: int = 0) -> int:
     value = state.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SettingError(f"{name} {value!r} in a state is not a whole number of at least 0")
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SettingError(f"{name} {value!r} in a state is not a whole number of at least {least}")
     return value
 
 

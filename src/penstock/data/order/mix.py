@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.core.types import Floats, Ids
 from penstock.data.order.blocks import BlockTable
+from penstock.data.order.lanes import EpochOrder
 from penstock.data.order.shuffle import count_equal_before, deal, empty_lanes, interleave, shuffle_within_blocks
 
 
@@ -77,7 +78,7 @@ class Mix:
         """Return the visit that each sample belongs to."""
         return np.searchsorted(self.visits.first_samples, samples, side="right") - 1
 
-    def order(self, *, seed: int, epoch: int, lanes: int, shuffle: bool) -> Ids:
+    def order(self, *, seed: int, epoch: int, lanes: int, shuffle: bool) -> EpochOrder:
         """Return the samples of an epoch, in order, over all ranks."""
         heap = empty_lanes(lanes)
         columns = [
@@ -86,7 +87,7 @@ class Mix:
         ]
         samples, lane, when = (np.concatenate(column) for column in zip(*columns, strict=True))
         merged = np.argsort(when, kind="stable")
-        return interleave(samples[merged], lane[merged])
+        return interleave(samples[merged], lane[merged], lanes if shuffle else 1)
 
     def _shuffled(self, group: int, seed: int, epoch: int, heap: list[tuple[int, int]]) -> tuple[Ids, Ids, Floats]:
         """Return a group's samples, the lane of each, and the time in the epoch at which each comes, from 0 to 1."""

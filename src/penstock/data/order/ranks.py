@@ -1,4 +1,4 @@
-"""Which rank this process is, and whether the number of ranks divides the lanes of the order."""
+"""Which rank this process is."""
 
 from __future__ import annotations
 
@@ -20,22 +20,11 @@ class RankShare:
             raise SettingError(f"rank {self.rank} is not below world size {self.world_size}")
 
 
-def find_ranks(rank: int | None, world_size: int | None, lanes: int | None) -> RankShare:
-    """Return the rank that the user gave, else the one that torch.distributed or the launcher set.
-
-    The number of ranks must divide `lanes`, unless that is None because the order has no lanes.
-    """
+def find_ranks(rank: int | None, world_size: int | None) -> RankShare:
+    """Return the rank that the user gave, else the one that torch.distributed or the launcher set."""
     if (rank is None) != (world_size is None):
         raise SettingError("rank and world_size go together", advice="Give both or neither")
     if rank is not None and world_size is not None:
-        ranks = RankShare(rank, world_size)
-    else:
-        found = global_rank()
-        ranks = RankShare() if found is None else RankShare(found.rank, found.world_size)
-    if lanes is not None and lanes % ranks.world_size:
-        fitting = ranks.world_size * -(-lanes // ranks.world_size)
-        raise SettingError(
-            f"{ranks.world_size} ranks cannot share {lanes} lanes evenly",
-            advice=f"Give lanes as a multiple of the number of ranks, such as lanes={fitting}",
-        )
-    return ranks
+        return RankShare(rank, world_size)
+    found = global_rank()
+    return RankShare() if found is None else RankShare(found.rank, found.world_size)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -13,14 +15,31 @@ import numpy as np
 from penstock.core.contracts import BatchRequest
 from penstock.core.types import Ids
 from penstock.data.order.batches import BatchPlan
+from penstock.data.order.checkpoint import Order
+from penstock.data.order.lanes import EpochOrder
+from penstock.data.order.sampler_state import SamplerState
 from penstock.errors import SettingError
+
+log = logging.getLogger("penstock")
 
 
 class BatchOrder(Protocol):
     """The batches of any epoch, from any position, and the settings they depend on."""
 
-    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
-        """Yield the epoch's batches from that position on. The skipped samples are not read."""
+    def batch_requests(self, epoch: int, position: int, order: dict[str, Any]) -> Iterator[BatchRequest]:
+        """Yield the epoch's batches from that position on. The skipped samples are not read.
+
+        `order` is what a checkpoint holds about the order of the epoch. What a checkpoint of the epoch must hold is
+        added to it when the first batch is drawn.
+        """
+        ...
+
+    def next_order(self) -> Order:
+        """Return what a checkpoint must hold about the order of an epoch that has not begun."""
+        ...
+
+    def warn_if_unrepeatable(self) -> None:
+        """Log a warning if the order of the epoch cannot be repeated, and so not be resumed."""
         ...
 
     def num_batches(self) -> int:
@@ -51,9 +70,16 @@ class SeededOrder:
         rng = np.random.Generator(np.random.PCG64([self.seed, epoch]))
         return rng.permutation(self.length)[: self.samples]
 
-    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+    def batch_requests(self, epoch: int, position: int, order: dict[str, Any]) -> Iterator[BatchRequest]:
         """Yield this rank's batches."""
-        return self.batch_plan.batch_requests(self.order(epoch), epoch, position)
+        return self.batch_plan.batch_requests(EpochOrder(self.order(epoch)), epoch, position)
+
+    def next_order(self) -> Order:
+        """Return nothing: seed and epoch decide."""
+        return {}
+
+    def warn_if_unrepeatable(self) -> None:
+        """Do nothing: the order can be repeated."""
 
     def num_batches(self) -> int:
         """Return the number of batches on every rank."""
@@ -64,7 +90,7 @@ class SeededOrder:
         return {"seed": self.seed, "shuffle": self.shuffle, "samples": self.samples}
 
 
-class UserOrder:
+class UserOrder(ABC):
     """Base of the orders that a user's sampler or batch sampler decides; it is taken to be this rank's own already."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
@@ -74,6 +100,37 @@ class UserOrder:
         self._with_epoch: list[Any] = [each for each in (sampler, inner) if callable(getattr(each, "set_epoch", None))]
         self._last_epochs = self._epochs()
         self._set_by_user = False
+        self._state = SamplerState(sampler)
+        self._warned = False
+
+    def batch_requests(self, epoch: int, position: int, order: dict[str, Any]) -> Iterator[BatchRequest]:
+        """Yield the sampler's batches; the first one is drawn from the random state that the epoch began with."""
+        requests = self._requests(epoch, position)
+        with self._state.first_draw(order):
+            request = next(requests, None)
+        while request is not None:
+            yield request
+            with self._state.later_draw():
+                request = next(requests, None)
+
+    @abstractmethod
+    def _requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+        """Yield the sampler's batches from that position on."""
+
+    def next_order(self) -> Order:
+        """Return the sampler's own random state."""
+        return self._state.next_order()
+
+    def warn_if_unrepeatable(self) -> None:
+        """Warn once of a sampler that draws from the global generators between steps of the training."""
+        if self._state.draws_with_the_training and not self._warned:
+            self._warned = True
+            log.warning(
+                "%s draws from the global random generators during the epoch, as the training does, so its order "
+                "cannot be repeated: a run that is resumed within an epoch will repeat samples and miss others. Give "
+                "the sampler a generator of its own, as an attribute",
+                type(self.sampler).__name__,
+            )
 
     def begin(self, epoch: int) -> Iterator[Any]:
         """Return a new iterator. The sampler's epoch is set first, unless the user's code has begun to set it."""
@@ -88,13 +145,8 @@ class UserOrder:
         return [getattr(each, "epoch", None) for each in self._with_epoch]
 
     def identity(self) -> dict[str, str | int | bool]:
-        """Return the sampler's type and length. Whether it repeats its order is up to the user and cannot be known."""
-        known: dict[str, str | int | bool] = {"sampler": type(self.sampler).__name__}
-        try:
-            known["sampler_length"] = len(self.sampler)  # type: ignore[arg-type]
-        except (TypeError, NotImplementedError):
-            pass
-        return known
+        """Return the sampler's type. Its length may differ from epoch to epoch."""
+        return {"sampler": type(self.sampler).__name__}
 
 
 class SamplerOrder(UserOrder):
@@ -104,7 +156,7 @@ class SamplerOrder(UserOrder):
         super().__init__(sampler)
         self._batch_plan = batch_plan
 
-    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+    def _requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
         """Yield batches of the sampler's indices."""
         indices = self.begin(epoch)
         _skip(indices, position)
@@ -123,7 +175,7 @@ class SamplerOrder(UserOrder):
 class BatchSamplerOrder(UserOrder):
     """The batches of a batch sampler, of any size."""
 
-    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+    def _requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
         """Yield the batch sampler's batches."""
         end = 0
         for batch in self.begin(epoch):

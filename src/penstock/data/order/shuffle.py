@@ -3,9 +3,7 @@
 Blocks are permuted and dealt to a fixed number of lanes, each to the lane with the fewest samples; inside a block the
 samples are shuffled; the global order takes one sample from each lane in turn. So at any moment as many blocks are in
 use as there are lanes, every read is a whole block, no buffer of decoded samples is needed for shuffling, and the
-sample at any position is known without reading, so that resuming is arithmetic. Rank r of R takes every R-th sample,
-which are those of lanes r, r + R, and so on: on any number of ranks that divides the lanes, step t holds the same
-samples and each block is read by one rank.
+sample at any position is known without reading, so that resuming is arithmetic. `lanes` divides it between ranks.
 """
 
 from __future__ import annotations
@@ -16,18 +14,19 @@ import numpy as np
 
 from penstock.core.types import Ids
 from penstock.data.order.blocks import BlockTable
+from penstock.data.order.lanes import EpochOrder
 from penstock.options import LANES
 
 
-def epoch_order(blocks: BlockTable, *, seed: int, epoch: int, lanes: int = LANES, shuffle: bool = True) -> Ids:
+def epoch_order(blocks: BlockTable, *, seed: int, epoch: int, lanes: int = LANES, shuffle: bool = True) -> EpochOrder:
     """Return the number of every sample, in the order of the epoch, over all ranks."""
     if not shuffle:
-        return np.arange(int(blocks.first_samples[-1]), dtype=np.int64)
+        return EpochOrder(np.arange(int(blocks.first_samples[-1]), dtype=np.int64), lanes=1)
     rng = np.random.Generator(np.random.PCG64([seed, epoch]))
     block_order = rng.permutation(len(blocks))
     counts = blocks.counts[block_order]
     samples = shuffle_within_blocks(blocks, block_order, rng)
-    return interleave(samples, np.repeat(deal(counts, empty_lanes(lanes)), counts))
+    return interleave(samples, np.repeat(deal(counts, empty_lanes(lanes)), counts), lanes)
 
 
 def shuffle_within_blocks(blocks: BlockTable, block_order: Ids, rng: np.random.Generator) -> Ids:
@@ -57,11 +56,13 @@ def deal(counts: Ids, heap: list[tuple[int, int]]) -> Ids:
     return lanes
 
 
-def interleave(samples: Ids, lane: Ids) -> Ids:
-    """Return one sample from each lane in turn, leaving out empty lanes; each lane's samples keep their order."""
+def interleave(samples: Ids, lane: Ids, lanes: int) -> EpochOrder:
+    """Take one sample from each of the lanes in turn, leaving out empty lanes; each lane's samples keep their order."""
     by_lane = np.argsort(lane, kind="stable")
     samples, lane = samples[by_lane], lane[by_lane]
-    return samples[np.lexsort((lane, count_equal_before(lane)))]
+    in_turn = np.lexsort((lane, count_equal_before(lane)))
+    whole_rounds = int(np.bincount(lane, minlength=lanes).min())
+    return EpochOrder(samples[in_turn], lanes, lane[in_turn[whole_rounds * lanes :]])
 
 
 def count_equal_before(values: Ids) -> Ids:

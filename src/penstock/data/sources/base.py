@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from penstock.core.contracts import BatchRequest, BlockSource, EpochRequest, WorkerProgram
 from penstock.core.slab_layout import SlabLayout
 from penstock.core.types import Ids
-from penstock.data.order.checkpoint import Identity
+from penstock.data.order.checkpoint import Identity, Order
 from penstock.errors import PenstockError
 
 
@@ -27,6 +27,11 @@ class ReadSizes:
 
 class SampleNames(Protocol):
     """The part of a source that delivery needs: it completes batches and says where a sample comes from."""
+
+    @property
+    def marks_padding(self) -> bool:
+        """Whether batches are dicts, to which "__padding__" is added."""
+        ...
 
     def assemble(self, values: dict[str, Any], samples: Ids) -> Any:
         """Return the batch for the training loop, from arrays or tensors and lists by name."""
@@ -89,12 +94,23 @@ class Source(SampleNames, Protocol):
         """Return the number of samples in an epoch on this rank."""
         ...
 
-    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+    def batch_requests(self, epoch: int, position: int, order: Order | None = None) -> Iterator[BatchRequest]:
         """Yield this rank's batches of the epoch from that position on. This does not begin the epoch."""
         ...
 
-    def begin_epoch(self, epoch: int, position: int) -> EpochRequest:
-        """Begin an epoch at that position, and return its batches, to be delivered now."""
+    def begin_epoch(self, epoch: int, position: int, order: Order | None = None) -> EpochRequest:
+        """Begin an epoch at that position, and return its batches, to be delivered now.
+
+        `order` is what a checkpoint holds about the order of this epoch; None if there is none.
+        """
+        ...
+
+    def next_order(self) -> Order:
+        """Return what a checkpoint must hold about the order of an epoch that has not begun."""
+        ...
+
+    def warn_if_unrepeatable(self) -> None:
+        """Log a warning if the order of the epoch cannot be repeated, and so not be resumed."""
         ...
 
     def read_sizes(self) -> ReadSizes:

@@ -20,6 +20,7 @@ from penstock.data.decode.collate_program import CollateProgram
 from penstock.data.decode.dataset_program import DatasetProgram, DatasetSamples
 from penstock.data.decode.rng import restore_global_rngs
 from penstock.data.order.batches import one_worker_request
+from penstock.data.order.checkpoint import Order
 from penstock.data.order.sampler import BatchOrder, SeededOrder
 from penstock.data.sources.base import ReadSizes, add_location
 from penstock.errors import PenstockError, SettingError
@@ -82,6 +83,7 @@ class DatasetSource:
     """A map-style dataset and the order of its samples. Batches contain what the samples contain, without keys."""
 
     runs_user_code = True
+    marks_padding = False
     incomplete: Sequence[PenstockError] = ()
     filtered = 0
     whole_samples = 0
@@ -114,21 +116,30 @@ class DatasetSource:
         """Return the number of samples in an epoch on this rank."""
         return sum(len(request.samples) for request in self.batch_requests(0, 0))
 
-    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+    def batch_requests(self, epoch: int, position: int, order: Order | None = None) -> Iterator[BatchRequest]:
         """Yield this rank's batches of the epoch from that position on."""
-        return self._batch_order.batch_requests(epoch, position)
+        return self._batch_order.batch_requests(epoch, position, dict(order or {}))
 
-    def begin_epoch(self, epoch: int, position: int) -> EpochRequest:
+    def begin_epoch(self, epoch: int, position: int, order: Order | None = None) -> EpochRequest:
         """Return the epoch's batches; all but the first are drawn only as they are iterated over."""
-        requests = self.batch_requests(epoch, position)
+        order = dict(order or {})
+        requests = self._batch_order.batch_requests(epoch, position, order)
         first = next(requests, None)
         if first is None:
-            return EpochRequest(iter(()), NO_SAMPLES.item)
+            return EpochRequest(iter(()), NO_SAMPLES.item, order=order)
         self._first = first.samples
         batches: Iterator[BatchRequest] = chain([first], requests)
         if self._collate_fn is not None:
             batches = map(one_worker_request, batches)
-        return EpochRequest(batches, NO_SAMPLES.item)
+        return EpochRequest(batches, NO_SAMPLES.item, order=order)
+
+    def next_order(self) -> Order:
+        """Return the state of the sampler, if it has one."""
+        return self._batch_order.next_order()
+
+    def warn_if_unrepeatable(self) -> None:
+        """Log a warning if the sampler's order cannot be repeated."""
+        self._batch_order.warn_if_unrepeatable()
 
     def read_sizes(self) -> ReadSizes:
         """Return no blocks: the engine reads nothing."""

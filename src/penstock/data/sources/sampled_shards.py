@@ -13,6 +13,7 @@ from penstock.core.contracts import BatchRequest, EpochRequest, WorkerProgram
 from penstock.core.format import format_bytes
 from penstock.core.slab_layout import SlabLayout
 from penstock.core.types import Ids
+from penstock.data.order.checkpoint import Order
 from penstock.data.order.sampler import BatchOrder
 from penstock.data.read.sampled_read import MAX_BLOCK_READS, SampledBlockSource, SampledReadCounts
 from penstock.data.sources.base import ReadSizes
@@ -58,6 +59,11 @@ class SampledShardSource:
         return self._shards.filtered
 
     @property
+    def marks_padding(self) -> bool:
+        """Whether batches are dicts of fields."""
+        return self._shards.marks_padding
+
+    @property
     def runs_user_code(self) -> bool:
         """Whether workers run code of the user."""
         return self._shards.runs_user_code
@@ -73,19 +79,17 @@ class SampledShardSource:
         """Return the number of samples in an epoch on this rank."""
         return sum(len(request.samples) for request in self.batch_requests(0, 0))
 
-    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+    def batch_requests(self, epoch: int, position: int, order: Order | None = None) -> Iterator[BatchRequest]:
         """Yield the sampler's batches of the epoch from that position on, by the samples' own numbers."""
-        return self._batch_order.batch_requests(epoch, position)
+        return self._batch_order.batch_requests(epoch, position, dict(order or {}))
 
-    def begin_epoch(self, epoch: int, position: int) -> EpochRequest:
+    def begin_epoch(self, epoch: int, position: int, order: Order | None = None) -> EpochRequest:
         """Decide whether workers read, and return the epoch's batches; the sampler is iterated only as they are."""
         self._counts_before, self._all_drawn = self.block_source.counts, False
         self.block_source.choose_readers()
-        return EpochRequest(
-            self._picked(self.batch_requests(epoch, position)),
-            self.block_source.block_uses,
-            self.block_source.worker_read_bytes,
-        )
+        order = dict(order or {})
+        requests = self._picked(self._batch_order.batch_requests(epoch, position, order))
+        return EpochRequest(requests, self.block_source.block_uses, self.block_source.worker_read_bytes, order)
 
     def _picked(self, requests: Iterator[BatchRequest]) -> Iterator[BatchRequest]:
         """Yield the batches with picks as samples. A pick's random draws are seeded by its position in the epoch."""
@@ -95,6 +99,14 @@ class SampledShardSource:
             one_worker = self._shards.functions.collate_fn is not None
             yield replace(request, samples=picks, rng_ids=np.arange(begin, request.end), one_worker=one_worker)
         self._all_drawn = True
+
+    def next_order(self) -> Order:
+        """Return the state of the sampler, if it has one."""
+        return self._batch_order.next_order()
+
+    def warn_if_unrepeatable(self) -> None:
+        """Log a warning if the sampler's order cannot be repeated."""
+        self._batch_order.warn_if_unrepeatable()
 
     def read_sizes(self) -> ReadSizes:
         """Return sizes for blocks of a few samples, of as many neighbours as `block_bytes` holds, or of a long one."""

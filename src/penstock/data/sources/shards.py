@@ -16,14 +16,17 @@ import numpy as np
 from penstock.core.contracts import BatchRequest, EpochRequest
 from penstock.core.slab_layout import SlabLayout, SlotSpec
 from penstock.core.types import TENSOR_DTYPES, Ids
+from penstock.data.batch.decoded_batch import PADDING
 from penstock.data.batch.pytree import collated_batch
 from penstock.data.decode.collate_program import CollateProgram
-from penstock.data.decode.decoder import CollateFunction, DecodedSamples, Decoder, Transform
+from penstock.data.decode.decoder import KEY, CollateFunction, DecodedSamples, Decoder, Transform
 from penstock.data.fields.array import bfloat16_fields
 from penstock.data.fields.base import Field, check_likes, fields_with_parts, has_fixed_shape
 from penstock.data.fields.gpu_image import GpuDecodedImage
 from penstock.data.order.batches import BatchPlan, one_worker_request
 from penstock.data.order.blocks import BlockTable
+from penstock.data.order.checkpoint import ORDER_LANES, Order
+from penstock.data.order.lanes import EpochOrder
 from penstock.data.order.mix import Mix, share_by_weight
 from penstock.data.order.shuffle import epoch_order
 from penstock.data.read.block_source import MixedBlockSource, ShardBlockSource
@@ -32,7 +35,7 @@ from penstock.data.read.sample_index import SampleIndex, SampleInfo, WantedPart,
 from penstock.data.sources.base import ReadSizes, add_location
 from penstock.data.sources.shard_groups import ShardGroup, weights_text
 from penstock.errors import PenstockError, SampleError, SettingError, ShardError
-from penstock.options import BLOCK_BYTES, CacheOptions, ErrorPolicy
+from penstock.options import BLOCK_BYTES, LANES, CacheOptions, ErrorPolicy
 from penstock.shards.index import ShardIndex
 from penstock.shards.scan import index_shards
 from penstock.shards.validate import check_samples, complete_samples
@@ -57,7 +60,7 @@ class OrderSettings:
 
     shuffle: bool = False
     seed: int = 0
-    lanes: int = 64
+    lanes: int = LANES
     block_bytes: int = BLOCK_BYTES
     max_samples: int | None = None
 
@@ -83,6 +86,8 @@ class SampleFunctions:
     """Shape and dtype, or "ragged", of what the transform returns; what is not named here is found by trying."""
     collate_fn: CollateFunction | None = None
     filter: Callable[[SampleInfo], bool] | None = None
+    in_processes: bool = False
+    """Whether worker processes run them. Only there may the global random generators be seeded."""
 
     def __post_init__(self) -> None:
         if self.outputs and self.transform is None:
@@ -107,8 +112,13 @@ class ShardSource:
     ) -> None:
         if not fields:
             raise SettingError("a loader needs fields", advice='For example fields={"image": Image(".jpg", size=224)}')
+        for name in (KEY, PADDING):
+            if name in fields:
+                raise SettingError(f"a field cannot be named {name!r}: batches have that entry already")
         self.fields = dict(fields)
         self.order_settings = order
+        self._lanes = order.lanes
+        """Lanes of the epoch that was begun last."""
         self.batch_plan = batch_plan
         self.functions = functions
         self._on_error = on_error
@@ -196,15 +206,21 @@ class ShardSource:
         max_samples = self.order_settings.max_samples
         return total if max_samples is None else min(total, max_samples)
 
-    def order(self, epoch: int) -> Ids:
-        """Return the samples of an epoch, in order, over all ranks."""
+    def order(self, epoch: int, lanes: int | None = None) -> EpochOrder:
+        """Return the samples of an epoch, in order, over all ranks; `lanes` are those of the settings if not given."""
         settings = self.order_settings
+        lanes = settings.lanes if lanes is None else lanes
         if self.mix is not None:
-            return self.mix.order(seed=settings.seed, epoch=epoch, lanes=settings.lanes, shuffle=settings.shuffle)
-        order = epoch_order(
-            self.block_source.blocks, seed=settings.seed, epoch=epoch, lanes=settings.lanes, shuffle=settings.shuffle
+            return self.mix.order(seed=settings.seed, epoch=epoch, lanes=lanes, shuffle=settings.shuffle)
+        blocks = self.block_source.blocks
+        return epoch_order(blocks, seed=settings.seed, epoch=epoch, lanes=lanes, shuffle=settings.shuffle).first(
+            len(self)
         )
-        return order[: len(self)]
+
+    @property
+    def marks_padding(self) -> bool:
+        """Whether batches are dicts of fields, to which the marks of padding are added."""
+        return self.functions.collate_fn is None
 
     @property
     def runs_user_code(self) -> bool:
@@ -219,23 +235,34 @@ class ShardSource:
         """Return the number of samples in an epoch on this rank."""
         return self.batch_plan.samples_per_rank(len(self))
 
-    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+    def batch_requests(self, epoch: int, position: int, order: Order | None = None) -> Iterator[BatchRequest]:
         """Yield this rank's batches of the epoch from that position on."""
-        requests = self.batch_plan.batch_requests(self.order(epoch), epoch, position)
+        lanes = (order or {}).get(ORDER_LANES)
+        requests = self.batch_plan.batch_requests(self.order(epoch, lanes), epoch, position)
         return requests if self.functions.collate_fn is None else map(one_worker_request, requests)
 
-    def begin_epoch(self, epoch: int, position: int) -> EpochRequest:
+    def begin_epoch(self, epoch: int, position: int, order: Order | None = None) -> EpochRequest:
         """Decide whether workers read, and return the epoch's batches."""
         self.block_source.choose_readers()
-        batches = list(self.batch_requests(epoch, position))
+        order = {**self.next_order(), **(order or {})}
+        self._lanes = order[ORDER_LANES]
+        batches = list(self.batch_requests(epoch, position, order))
         samples = np.concatenate([np.zeros(0, np.int64), *(batch.samples for batch in batches)])
-        return EpochRequest(iter(batches), self._block_uses(samples).item, self.block_source.worker_read_bytes)
+        uses = self._block_uses(samples).item
+        return EpochRequest(iter(batches), uses, self.block_source.worker_read_bytes, order)
+
+    def next_order(self) -> Order:
+        """Return the number of lanes, which follows from the number of ranks."""
+        return {ORDER_LANES: self.order_settings.lanes}
+
+    def warn_if_unrepeatable(self) -> None:
+        """Do nothing: the order can be repeated."""
 
     def read_sizes(self) -> ReadSizes:
         """Return the sizes of the blocks, and how many of them the order uses at a time."""
         sizes = self.block_source.block_sizes()
         settings = self.order_settings
-        lanes = settings.lanes // self.batch_plan.ranks.world_size if settings.shuffle else 1
+        lanes = -(-self._lanes // self.batch_plan.ranks.world_size) if settings.shuffle else 1
         of_batches = BATCHES_IN_MEMORY * self.batch_plan.batch_size * len(sizes) // len(self.sample_index)
         remote = any(map(is_remote, self.sample_index.paths))
         in_use = max(MIN_REMOTE_BLOCKS if remote else 1, lanes * len(self.groups) + of_batches)
@@ -312,7 +339,8 @@ class ShardSource:
 
     def worker_program_with(self, files: PageCacheFiles | None, layout: SlabLayout) -> Decoder | CollateProgram:
         """Return what workers run, with the files that they read themselves."""
-        decoder = replace(self.decoder(), layout=layout, files=files)
+        seeds_globals = self.functions.in_processes
+        decoder = replace(self.decoder(), layout=layout, files=files, seeds_globals=seeds_globals)
         if self.functions.collate_fn is None:
             return decoder
         return CollateProgram(DecodedSamples(decoder), self.functions.collate_fn, self._on_error)
@@ -330,7 +358,6 @@ class ShardSource:
         return {
             "seed": settings.seed,
             "shuffle": settings.shuffle,
-            "lanes": settings.lanes,
             "block_bytes": settings.block_bytes,
             "samples": len(self),
             "weights": weights_text(self.groups),
@@ -355,7 +382,7 @@ class ShardSource:
         """Return the fields, and the samples' keys under "__key__"; or the batch that collate_fn made."""
         if self.functions.collate_fn is not None:
             return collated_batch(values, samples)
-        return {**self.as_bfloat16(values), "__key__": self.keys(samples)}
+        return {**self.as_bfloat16(values), KEY: self.keys(samples)}
 
     def as_bfloat16(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values, with tensors of the bits of bfloat16 as bfloat16. Arrays stay uint16."""

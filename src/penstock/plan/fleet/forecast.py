@@ -16,7 +16,7 @@ from penstock.core.format import format_bytes
 from penstock.core.plan import ThroughputLimit
 from penstock.model.rank_simulator import RANK_STAGES, RankGroup, SynchronousRun, simulate_ranks
 from penstock.model.workload import WARM_UP_ROUNDS
-from penstock.options import BLOCK_BYTES, LANES
+from penstock.options import BLOCK_BYTES, default_lanes
 from penstock.plan.fleet.cluster import (
     Cluster,
     FleetDemand,
@@ -38,7 +38,7 @@ MIN_BLOCK_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanePlan:
-    """The lanes and blocks for penstock.Loader; the number of ranks must divide the number of lanes."""
+    """The lanes and blocks for penstock.Loader; the lanes are those that it chooses itself for so many ranks."""
 
     lanes: int
     block_bytes: int
@@ -59,7 +59,7 @@ class LanePlan:
 
 def plan_lanes(ranks: int, dataset_bytes: float | None) -> LanePlan:
     """Return the smallest number of lanes that these ranks can share, and the blocks of each."""
-    lanes = ranks * ceil(LANES / ranks)
+    lanes = default_lanes(ranks)
     block_bytes = _block_bytes(lanes, dataset_bytes)
     blocks = None if dataset_bytes is None else int(dataset_bytes // block_bytes)
     return LanePlan(

@@ -5,6 +5,7 @@ The script iterates over torch's own iterators, not over wrappers.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +21,14 @@ from penstock.watcher.hooks.next_batch import NextBatchHook
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.hooks.watched_epoch import EPOCH_ATTRIBUTE, WatchedEpoch
-from penstock.watcher.loader_views import LoaderView, PenstockLoaderView
+from penstock.watcher.loader_views import LoaderView, PenstockDataLoaderView, PenstockLoaderView
 from penstock.watcher.start import WatchedRun
 from penstock.watcher.step_sampling import StepSampling
 from penstock.watcher.watch import watched_batches
 
 View = TypeVar("View", bound=LoaderView)
+PENSTOCK_MODULE = "penstock.dataloader"
+"""The module of penstock.DataLoader, which the watcher must not import."""
 
 
 class LoaderViews(Generic[View]):
@@ -66,14 +69,42 @@ class _WeakTorchLoaderView(TorchLoaderView):
         return self._make_iterator(loader, number, make)
 
 
+class _WeakPenstockDataLoaderView(PenstockDataLoaderView):
+    """The view of a penstock.DataLoader of the script, which does not keep the loader alive."""
+
+    def __init__(self, loader: Any, number: int) -> None:
+        super().__init__(weakref.proxy(loader), number, iterated_name())
+        self.epochs = 0
+        """The number of epochs that were begun."""
+        self._loader_ref = weakref.ref(loader)
+
+    def make_iterator(self, loader: Any, make: MakeIterator) -> Iterator[Any]:
+        """Begin an epoch: return the loader's own iterator."""
+        self.epochs += 1
+        return super().make_iterator(loader, make)
+
+    def processes(self) -> dict[int, int]:
+        """Return the worker processes; none after the loader was deleted."""
+        loader = self._loader_ref()
+        return {} if loader is None else super().processes()
+
+    def poll(self, at_s: float) -> Sequence[AnyLine]:
+        """Return the lines of the loader; none after it was deleted."""
+        loader = self._loader_ref()
+        return () if loader is None else super().poll(at_s)
+
+
+_EpochView = _WeakTorchLoaderView | _WeakPenstockDataLoaderView
+
+
 class TorchLoaderHooks:
-    """Hooks at `iter` of torch's DataLoader classes, and at `next` of the iterators that these return."""
+    """Hooks at `iter` of torch's DataLoader classes and of penstock.DataLoader, and at `next` of their iterators."""
 
     def __init__(self, run: WatchedRun, phases: PhaseHooks) -> None:
         self._run = run
         self._session = run.session
         self._phases = phases
-        self._views: LoaderViews[_WeakTorchLoaderView] = LoaderViews(run)
+        self._views: LoaderViews[_EpochView] = LoaderViews(run)
         self._open: set[WatchedEpoch] = set()
         """Epochs that have not ended."""
         self._sampling: defaultdict[str, StepSampling] = defaultdict(StepSampling)
@@ -93,6 +124,8 @@ class TorchLoaderHooks:
         """
         if not issubclass(loader_class, torch_loader.DataLoader):
             return
+        if loader_class.__module__ == PENSTOCK_MODULE:
+            self._patch_engine_iteration(patches)
         make: MakeIterator = loader_class.__iter__
 
         def __iter__(loader: Any) -> Any:
@@ -101,6 +134,13 @@ class TorchLoaderHooks:
             return self._begin_epoch(loader, make)
 
         patches.set(loader_class, "__iter__", __iter__)
+
+    def _patch_engine_iteration(self, patches: Patches) -> None:
+        """Replace `next` of the iterators of penstock.DataLoader that are none of torch's."""
+        iteration = sys.modules[PENSTOCK_MODULE].EngineIteration
+        hook = NextBatchHook(self._phases, self._epoch_ended, iteration.__next__)
+        patches.set(iteration, EPOCH_ATTRIBUTE, None)
+        patches.set(iteration, "__next__", hook.make_next())
 
     def _begin_epoch(self, loader: Any, make: MakeIterator) -> Iterator[Any]:
         view_and_epoch = self._new_epoch(loader)
@@ -123,9 +163,15 @@ class TorchLoaderHooks:
             self._open.add(epoch)
         return iterator
 
-    def _new_epoch(self, loader: Any) -> tuple[_WeakTorchLoaderView, WatchedEpoch] | None:
+    def _new_view(self, loader: Any, number: int) -> _EpochView:
+        penstock = sys.modules.get(PENSTOCK_MODULE)
+        if penstock is not None and isinstance(loader, penstock.DataLoader) and loader.runs_on_engine:
+            return _WeakPenstockDataLoaderView(loader, number)
+        return _WeakTorchLoaderView(loader, number, self._run)
+
+    def _new_epoch(self, loader: Any) -> tuple[_EpochView, WatchedEpoch] | None:
         try:
-            view = self._views.get_or_add(loader, lambda number: _WeakTorchLoaderView(loader, number, self._run))
+            view = self._views.get_or_add(loader, lambda number: self._new_view(loader, number))
             previous = getattr(getattr(loader, "_iterator", None), EPOCH_ATTRIBUTE, None)
             if previous is not None:  # persistent workers keep their iterator, so no finalizer ended a left epoch
                 self._epoch_ended(previous, "left")

@@ -26,6 +26,7 @@ LOADER_CLASSES = {
     "torch.utils.data.dataloader": "DataLoader",
     "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
     "penstock.loader": "Loader",
+    "penstock.dataloader": "DataLoader",
 }
 """Modules, each with the name of its class that may define an `__iter__` of its own."""
 OPTIMIZER_MODULE = "torch.optim.optimizer"
@@ -77,7 +78,7 @@ class _LoaderImportHook:
                     action(loader_class)
             else:
                 _start_at_first_iter(loader_class)
-            if class_name == "DataLoader":
+            if name == "torch.utils.data.dataloader":
                 _apply_plan(loader_class)
 
         loader.exec_module = execute_and_hook  # type: ignore[method-assign]
