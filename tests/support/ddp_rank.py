@@ -40,8 +40,8 @@ def run_rank(rank, world_size, folder, batches, n):
     def counting_hook(group, bucket):
         """Average the bucket before returning.
 
-        With torch's own hook, Python code runs in a thread of gloo. DDP keeps that thread until the interpreter ends, and
-        a thread that then waits for the interpreter's lock aborts the process.
+        With torch's own hook, Python code runs in a thread of gloo. DDP keeps that thread until the interpreter ends,
+        and a thread that then waits for the interpreter's lock aborts the process.
         """
         all_reduces.append(len(gradients))
         tensor = bucket.buffer().div_(world_size)

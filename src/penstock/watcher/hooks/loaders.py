@@ -73,7 +73,7 @@ class _WeakPenstockDataLoaderView(PenstockDataLoaderView):
     """The view of a penstock.DataLoader of the script, which does not keep the loader alive."""
 
     def __init__(self, loader: Any, number: int) -> None:
-        super().__init__(weakref.proxy(loader), number, iterated_name())
+        super().__init__(weakref.proxy(loader), number, iterated_name(loader))
         self.epochs = 0
         """The number of epochs that were begun."""
         self._loader_ref = weakref.ref(loader)
