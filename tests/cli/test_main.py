@@ -59,7 +59,7 @@ def test_the_public_names_are_exactly_these():
     fields = ["Array", "Field", "Json", "Label", "Raw", "Text", *images]
     options = ["CacheOptions", "EngineOptions", "ErrorOptions", "ReadOptions"]
     functions = ["plan_for", "probe_step", "tune", "watch"]
-    assert sorted(package.__all__) == sorted([*fields, *options, "AdaptiveLoader", "Loader", *functions])
+    assert sorted(package.__all__) == sorted([*fields, *options, "AdaptiveLoader", "DataLoader", "Loader", *functions])
     assert all(getattr(package, name).__name__ == name for name in package.__all__)
     assert set(package.__all__) <= set(dir(package))
     assert {name for name in vars(package) if not name.startswith("_") and not _is_module(package, name)} <= {

@@ -198,11 +198,14 @@ def test_a_worker_may_die_at_any_step_of_its_work(tmp_path, monkeypatch, step, c
 
 def test_a_worker_killed_while_it_waits_is_replaced():
     loader = DataLoader(Worker(40), batch_size=2, num_workers=2, persistent_workers=True)
-    pids = {row[3] for row in _samples(loader)}
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    assert len(_samples(loader)) == 40
-    assert not pids & {process.pid for process in multiprocessing.active_children() if process.is_alive()}
+    killed = {row[3] for row in _samples(loader)}
+    for process in multiprocessing.active_children():
+        if process.pid in killed:
+            process.kill()
+            process.join()
+    samples = _samples(loader)
+    assert len(samples) == 40
+    assert not killed & {row[3] for row in samples}
 
 
 def test_workers_that_cannot_start_are_an_error():

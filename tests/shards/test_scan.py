@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.core.write_file import replace_file
 from penstock.errors import ShardError, StorageError, TarError
 from penstock.shards import scan
-from penstock.shards.index import _write_atomically, index_path_beside, index_path_in_cache, load_index, save_index
+from penstock.shards.index import index_path_beside, index_path_in_cache, load_index, save_index
 from penstock.shards.scan import index_shard, index_shards
 from penstock.storage import local
 from penstock.testing import SA1B, corrupt, make_shards, tar_bytes
@@ -139,14 +140,13 @@ def test_a_bad_index_is_rebuilt_with_a_warning_that_names_it(shard, warnings, da
 def unwritable(monkeypatch):
     """Folders into which no index can be written."""
     folders = []
-    real_function = _write_atomically
 
     def write_unless_unwritable(path, data):
         if path.parent in folders:
             raise StorageError("no index can be written here", shard=str(path))
-        return real_function(path, data)
+        replace_file(path, data)
 
-    monkeypatch.setattr("penstock.shards.index._write_atomically", write_unless_unwritable)
+    monkeypatch.setattr("penstock.shards.index.replace_file", write_unless_unwritable)
     return folders
 
 

@@ -42,7 +42,7 @@ def test_ls_index_and_check(run, remote, bucket):
     assert (code, listing["samples"]) == (0, 12)
     code, indexed = run("shards", "index", remote, "--rebuild")
     assert (code, indexed["built"], indexed["errors"]) == (0, 2, [])
-    code, checked = run("shards", "check", remote, "--decode", "--workers", "1")
+    code, checked = run("shards", "check", remote, "--decode", "--num-workers", "1")
     assert (code, checked["flaws"]) == (0, [])
     assert {each["shard"] for each in checked["shards"]} == {bucket.url(f"reid/reid-00000{n}.tar") for n in (0, 1)}
 
@@ -67,7 +67,7 @@ def test_doctor_measures_a_bucket(run, bucket, proxy):
     proxy.slow_down(latency_s=0.002)
     # The command reuses this result: its own probe would take six seconds.
     probe_storage(bucket.url("large/"), sample_bytes=4096, budget_s=0.5)
-    _, document = run("doctor", bucket.url("large/"), "--sample-size", "4096")
+    _, document = run("doctor", bucket.url("large/"), "--sample-bytes", "4096")
     assert document["storage"]["kind"] == "object store"
     assert document["curve"]["method"] == "requests"
     assert document["curve"]["open_stat"]["median_us"] > 2000

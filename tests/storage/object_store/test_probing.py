@@ -26,7 +26,7 @@ def large(bucket):
 
 def test_probe_storage_measures_a_bucket_and_writes_a_readable_probe(large, bucket, proxy, tmp_path):
     proxy.slow_down(latency_s=0.001)
-    arguments = ["probe", "storage", large, "--seconds", "2", "--refresh", "--json"]
+    arguments = ["probe", "storage", large, "--duration", "2", "--refresh", "--json"]
     done = CliRunner().invoke(make_app(), arguments, catch_exceptions=False)
     assert done.exit_code == 0
     result = json.loads(done.stdout)["storage"]
@@ -38,7 +38,7 @@ def test_probe_storage_measures_a_bucket_and_writes_a_readable_probe(large, buck
 
 
 def test_the_table_reports_requests(large):
-    done = CliRunner().invoke(make_app(), ["probe", "storage", large, "--seconds", "1"], catch_exceptions=False)
+    done = CliRunner().invoke(make_app(), ["probe", "storage", large, "--duration", "1"], catch_exceptions=False)
     text = " ".join(done.stdout.split())
     assert "a request" in text
     assert "requests/s" in text
