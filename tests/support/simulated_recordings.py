@@ -64,7 +64,7 @@ class TorchRun:
     main_states: dict = field(default_factory=dict)
     """The same for the main process."""
     system: dict = field(default_factory=dict)
-    """Fields of every system line."""
+    """Fields of every system line, and under "machine" those of the facts about the machine."""
     main: dict = field(default_factory=dict)
     """Load of the main process in every system line."""
     settings: dict = field(default_factory=dict)
@@ -93,7 +93,7 @@ class TorchRun:
             fetches += epoch_fetches
         settings = {"num_workers": self.workers, "prefetch_factor": self.prefetch, **self.settings}
         machine = Machine(
-            **{"cores": int(self.cores), "usable_cores": int(self.cores), **self.system.pop("machine", {})}
+            **{"cores": int(self.cores), "usable_cores": int(self.cores), **self.system.get("machine", {})}
         )
         return Recording(
             run=RunLine(machine=machine),
@@ -193,8 +193,9 @@ class TorchRun:
             ProcessLoad(**{"cpu": self.step_cpu, **self.main}),
             *(ProcessLoad(loader=0, worker=worker, cpu=cpu / self.workers) for worker in range(self.workers)),
         )
+        system = {name: value for name, value in self.system.items() if name != "machine"}
         return tuple(
-            SystemLine(at_s=float(second), **{"others_cpu": self.competitors, "processes": processes, **self.system})
+            SystemLine(at_s=float(second), **{"others_cpu": self.competitors, "processes": processes, **system})
             for second in np.arange(0.0, end_s, 1.0)
         )
 
