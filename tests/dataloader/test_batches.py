@@ -118,7 +118,7 @@ def test_tensors_that_share_memory_in_a_batch_still_do():
 
 
 def test_batches_larger_than_a_slab_get_memory_of_their_own(monkeypatch):
-    monkeypatch.setattr("penstock.runtime.engine_iteration.SLAB_BYTES", 1 << 16)
+    monkeypatch.setattr("penstock.runtime.batch_collector.SLAB_BYTES", 1 << 16)
 
     class Large:
         def __len__(self):
