@@ -31,7 +31,7 @@ from penstock.data.batch.slab_pool import SlabPool
 from penstock.engine.shared_memory import SharedMemory
 from penstock.engine.work_queue import IRREGULAR, WorkQueue
 from penstock.engine.worker_group import MAX_FAILED_STARTS, WorkerGroup
-from penstock.runtime.dataloader_worker import Message, Result, WorkerProgram, encode_rows, serve
+from penstock.runtime.dataloader_worker import DatasetWork, Message, Result, encode_rows, serve
 from penstock.runtime.shared_program import SharedProgram
 
 torch_collate: Any = collate
@@ -108,7 +108,7 @@ class BatchCollector:
     It has no reference to its iteration, so that the iteration's finalizer can stop it.
     """
 
-    def __init__(self, program: WorkerProgram, context: Any, max_ahead: int, *, spread: bool) -> None:
+    def __init__(self, program: DatasetWork, context: Any, max_ahead: int, *, spread: bool) -> None:
         slabs = max_ahead + LENT_SLABS + 1
         self.queue = WorkQueue(program.num_workers, slabs, _slab_bytes())
         if not spread:

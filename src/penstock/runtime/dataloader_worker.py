@@ -37,7 +37,7 @@ MAX_NEW_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class WorkerProgram:
+class DatasetWork:
     """The dataset and settings that all workers of an iteration must know."""
 
     dataset: Any
@@ -92,7 +92,7 @@ def serve(queue: WorkQueue, number: int, program: SharedProgram) -> None:
 
 
 class _Worker:
-    def __init__(self, queue: WorkQueue, number: int, program: WorkerProgram) -> None:
+    def __init__(self, queue: WorkQueue, number: int, program: DatasetWork) -> None:
         self._queue = queue
         self._number = number
         self._dataset = program.dataset
@@ -107,7 +107,7 @@ class _Worker:
         """The torch seed that worker_init_fn has set, as it is stored in the state of the generator."""
         self._init_error = self._init(program)
 
-    def _init(self, program: WorkerProgram) -> ExceptionWrapper | None:
+    def _init(self, program: DatasetWork) -> ExceptionWrapper | None:
         """Set up the process as torch does; return what went wrong in worker_init_fn."""
         torch_worker.signal_handling._set_worker_signal_handlers()
         torch.set_num_threads(1)

@@ -22,8 +22,8 @@ from penstock.data.batch.sample_layout import collates_as_torch
 from penstock.data.decode.dataset_program import has_getitems
 from penstock.engine.worker_group import default_context
 from penstock.runtime.batch_collector import BatchCollector, PendingBatch, PinningThread
-from penstock.runtime.dataloader_worker import WorkerProgram
-from penstock.runtime.epoch_sampler import EpochSampler
+from penstock.runtime.dataloader_worker import DatasetWork
+from penstock.runtime.resumable_sampler import ResumableSampler
 
 torch_collate: Any = collate
 wrapped: Any = ExceptionWrapper
@@ -45,7 +45,7 @@ class EngineProgress:
     def __init__(self, loader: Any, state: dict[str, Any] | None, epoch: int) -> None:
         self._loader = weakref.ref(loader)  # a cycle would keep the workers of persistent iterations alive
         self._rng_at_start = loader.epoch_rng.state_dict(loader)
-        self.sampler = EpochSampler(loader.batch_sampler, loader.snapshot_every_n_steps or 0)
+        self.sampler = ResumableSampler(loader.batch_sampler, loader.snapshot_every_n_steps or 0)
         self.epoch = epoch
         self.base_seed: int | None = None
         self.delivered = 0
@@ -152,7 +152,7 @@ class EngineIteration:
     def _start(self, loader: Any) -> None:
         spread = loader.collate_fn is torch_collate.default_collate and collates_as_torch()
         spread = spread and not has_getitems(loader.dataset)
-        program = WorkerProgram(
+        program = DatasetWork(
             loader.dataset, loader.collate_fn, loader.worker_init_fn, self._base_seed, loader.num_workers
         )
         context = loader.multiprocessing_context or default_context()

@@ -3,7 +3,7 @@
 They deliver IterableDatasets, map-style datasets that have a state, `batch_size=None` and `num_workers=0`. Starting
 workers, the worker loop, pinning, timeouts, order and errors are torch's. What is added here:
 
-* the sampler is an `EpochSampler`, which can begin in mid-epoch;
+* the sampler is a `ResumableSampler`, which can begin in mid-epoch;
 * in workers, each batch carries the state of the dataset after it (`tracked_fetch`), which is taken off here;
 * `Progress` collects both as batches are delivered, not as they are made. It outlives the iterator and its workers.
 """
@@ -23,7 +23,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from penstock.errors import SettingError
-from penstock.runtime.epoch_sampler import EpochRng, EpochSampler, is_stateful
+from penstock.runtime.resumable_sampler import EpochRng, ResumableSampler, is_stateful
 from penstock.runtime.tracked_fetch import (
     StateRequest,
     TrackedBatch,
@@ -54,7 +54,7 @@ class Progress:
         self._order = SimpleNamespace(generator=loader.generator, _index_sampler=loader._index_sampler)
         self._rng: EpochRng = loader.epoch_rng
         self._rng_at_start = self._rng.state_dict(self._order)
-        self.sampler = EpochSampler(loader._index_sampler, loader.snapshot_every_n_steps or 0)
+        self.sampler = ResumableSampler(loader._index_sampler, loader.snapshot_every_n_steps or 0)
         self.batches = 0
         """Batches delivered in this epoch."""
         self.position = 0

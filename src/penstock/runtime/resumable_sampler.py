@@ -156,7 +156,7 @@ def _from_text(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
-class EpochSampler:
+class ResumableSampler:
     """Takes the place of a loader's sampler in torch's iterators, counts what it draws, and can begin in mid-epoch.
 
     What `next` returns is what the user's sampler gives: an index, or the list of a batch's indexes. The sampler may
@@ -192,7 +192,7 @@ class EpochSampler:
     def __len__(self) -> int:
         return len(self._sampler)
 
-    def __iter__(self) -> EpochSampler:
+    def __iter__(self) -> ResumableSampler:
         """Begin an epoch: a new one, or the one to resume."""
         resume = self._resume or {}
         self.position = resume.get("snapshot_position", 0)
