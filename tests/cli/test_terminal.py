@@ -209,11 +209,13 @@ def test_a_closed_stdout_changes_nothing(folder):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is of Linux")
-def test_a_full_disk_below_stdout_is_one_line_and_exit_code_3(folder):
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_full_disk_below_stdout_is_one_line_and_exit_code_3(folder, unbuffered):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "penstock", "diagnose", "a.jsonl"],
             cwd=folder,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             stdout=full,
             stderr=subprocess.PIPE,
             timeout=60,

@@ -124,6 +124,7 @@ def _exit_code(arguments: Sequence[str]) -> int:
             raise
         except OSError as error:
             console.print_error(_reason(error))
+            console.discard_output()  # stdout may be what cannot be written, and would fail again at the end
             return console.USAGE if isinstance(error, FileNotFoundError) else console.FAILED
         except Exception as error:
             if not hasattr(error, "format_message"):  # of click, or of the copy of click that typer has
