@@ -67,10 +67,19 @@ def test_worker_info_and_seeds_are_those_of_torch():
 
 def test_worker_init_fn_runs_once_in_each_worker_after_seeding(tmp_path):
     def init(number):
-        (tmp_path / f"{number}").write_text(str(torch.initial_seed()))
+        part = tmp_path / f"{number}.part"
+        part.write_text(str(torch.initial_seed()))
+        part.rename(tmp_path / f"{number}")
+
+    class AfterBothStarted(Worker):
+        def __getitem__(self, index):
+            while not all((tmp_path / name).exists() for name in "01"):
+                time.sleep(0.001)
+            return super().__getitem__(index)
 
     torch.manual_seed(3)
-    loader = DataLoader(Worker(40), batch_size=2, num_workers=2, worker_init_fn=init, persistent_workers=True)
+    dataset = AfterBothStarted(40)
+    loader = DataLoader(dataset, batch_size=2, num_workers=2, worker_init_fn=init, persistent_workers=True)
     rows = [*_samples(loader), *_samples(loader)]
     seeds = {int(path.name): int(path.read_text()) for path in tmp_path.iterdir()}
     assert set(seeds) == {0, 1}
