@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 import torch.utils.data
 from torch.utils.data import IterableDataset
 
+from penstock.data.order.sampler_state import is_stateful
 from penstock.errors import SettingError
 from penstock.frameworks import keep_in_accelerate
 from penstock.runtime.batch_collector import EngineWork
 from penstock.runtime.engine_iteration import EngineIteration, engine_is_available
-from penstock.runtime.resumable_sampler import EpochRng, is_stateful
+from penstock.runtime.resumable_sampler import EpochRng
 from penstock.runtime.stateful_iteration import begin_iteration, initial_state
 
 T = TypeVar("T")

@@ -24,15 +24,11 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler
 
+from penstock.data.order.sampler_state import is_stateful
 from penstock.errors import SettingError
 
 MAX_HASHES = 4096
 """Draws that are ahead of the last delivery, at most, for the hash of a state to be known."""
-
-
-def is_stateful(owner: object) -> bool:
-    """Return whether an object can save and load a state of its own."""
-    return callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None))
 
 
 class EpochRng:

@@ -22,8 +22,9 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
+from penstock.data.order.sampler_state import is_stateful
 from penstock.errors import SettingError
-from penstock.runtime.resumable_sampler import EpochRng, ResumableSampler, is_stateful
+from penstock.runtime.resumable_sampler import EpochRng, ResumableSampler
 from penstock.runtime.tracked_fetch import (
     StateRequest,
     TrackedBatch,

@@ -20,7 +20,7 @@ from torch.utils.data._utils import fetch
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _DatasetKind
 
-from penstock.runtime.resumable_sampler import is_stateful
+from penstock.data.order.sampler_state import is_stateful
 
 
 @dataclass

@@ -77,7 +77,7 @@ class SamplerState:
         """Return the states that the sampler holds itself, by their names."""
         states: dict[str, Any] = {}
         for path, sampler in self._samplers.items():
-            if _is_stateful(sampler):
+            if is_stateful(sampler):
                 states[path] = sampler.state_dict()
             else:
                 states |= _encode_all(_own_generators(path, sampler))
@@ -85,7 +85,7 @@ class SamplerState:
 
     def _load(self, saved: Mapping[str, Any]) -> None:
         for path, sampler in self._samplers.items():
-            if _is_stateful(sampler):
+            if is_stateful(sampler):
                 if path in saved:
                     sampler.load_state_dict(saved[path])
                 continue
@@ -115,8 +115,9 @@ def _length(sampler: Any) -> int | None:
         return None
 
 
-def _is_stateful(sampler: Any) -> bool:
-    return callable(getattr(sampler, "state_dict", None)) and callable(getattr(sampler, "load_state_dict", None))
+def is_stateful(owner: object) -> bool:
+    """Return whether an object can save and load a state of its own."""
+    return callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None))
 
 
 def _own_generators(path: str, sampler: Any) -> dict[str, Any]:
